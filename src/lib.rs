@@ -1,0 +1,1 @@
+//! sandboxd, the service around the core.
