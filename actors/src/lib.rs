@@ -1,1 +1,18 @@
-//! The core of sandboxd.
+//! The core of sandboxd: domain types, pure state machines, the actors, and the ports they need.
+//!
+//! Nothing in here knows an engine's API, a socket, a file format or a command line. What the core needs of the outside
+//! it asks for through ports: [`engine::Engine`], [`probe::Probe`], [`directories::ChatDirectories`], [`clock::Clock`].
+
+pub mod clock;
+pub mod container;
+pub mod directories;
+pub mod engine;
+pub mod environment;
+pub mod host_path;
+pub mod ids;
+pub mod labels;
+pub mod outcome;
+pub mod probe;
+pub mod profile;
+pub mod request;
+pub mod sandbox;

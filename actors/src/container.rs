@@ -1,0 +1,192 @@
+//! From a request and a profile to the container that the engine is asked for.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use crate::clock::Timestamp;
+use crate::environment::{self, Environment};
+use crate::host_path::HostPath;
+use crate::ids::{ContainerName, InstanceName, SessionId};
+use crate::labels::SessionLabels;
+use crate::profile::{Limits, Network, Profile, User};
+use crate::request::CreateRequest;
+
+/// Everything an engine needs to know to create a container. What every sandbox has in common (all capabilities
+/// dropped, no new privileges, an init, never privileged) is the engine's part to apply and has no switch.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ContainerSpec {
+    pub name: ContainerName,
+    pub image: String,
+    /// Empty: the image's own.
+    pub command: Vec<String>,
+    pub environment: Environment,
+    pub labels: BTreeMap<String, String>,
+    pub mounts: Vec<Mount>,
+    pub network: Network,
+    pub limits: Limits,
+    pub user: Option<User>,
+    pub read_only_root: bool,
+    pub runtime: Option<String>,
+    pub capabilities: Vec<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mount {
+    pub source: HostPath,
+    pub target: String,
+    pub read_only: bool,
+}
+
+/// Where in every sandbox the host's directories appear, and which of them all sandboxes share.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MountPoints {
+    pub chat: String,
+    pub volume: String,
+    pub dependencies: String,
+    pub lambda_tools: String,
+    pub dependencies_source: HostPath,
+    pub lambda_tools_source: HostPath,
+}
+
+/// The container for one session of a chat.
+pub fn compose(
+    instance: &InstanceName,
+    points: &MountPoints,
+    request: &CreateRequest,
+    chat_directory: HostPath,
+    session: SessionId,
+    created_at: Timestamp,
+) -> ContainerSpec {
+    let profile = &*request.profile;
+    let labels = SessionLabels {
+        instance: instance.clone(),
+        chat: request.chat,
+        session,
+        agent: request.agent.clone(),
+        volume: request.volume.clone(),
+        port: profile.port,
+        profile: profile.name.clone(),
+        spec_hash: spec_hash(profile, points),
+        created_at,
+        expires_at: request.expires_at(created_at),
+        idle_timeout: request.idle_timeout(),
+    };
+    let mount = |source, target: &str, read_only| Mount { source, target: target.to_owned(), read_only };
+    ContainerSpec {
+        name: ContainerName::of(instance, request.chat),
+        image: profile.image.clone(),
+        command: profile.command.clone(),
+        environment: profile
+            .environment
+            .overlaid(&request.environment)
+            .with(environment::AGENT_ID, request.agent.as_str()),
+        labels: labels.encode(),
+        mounts: vec![
+            mount(chat_directory, &points.chat, false),
+            mount(request.volume.clone(), &points.volume, false),
+            mount(points.dependencies_source.clone(), &points.dependencies, true),
+            mount(points.lambda_tools_source.clone(), &points.lambda_tools, true),
+        ],
+        network: profile.network.clone(),
+        limits: profile.limits,
+        user: profile.user,
+        read_only_root: profile.read_only_root,
+        runtime: profile.runtime.clone(),
+        capabilities: profile.capabilities.clone(),
+    }
+}
+
+/// Identifies what containers of a profile are made of, across restarts and versions of the compiler. Environment
+/// values take part, but cannot be read back from it.
+fn spec_hash(profile: &Profile, points: &MountPoints) -> String {
+    let mut text = String::new();
+    for (name, value) in profile.environment.iter() {
+        let _ = write!(text, "{name}={value}\0");
+    }
+    let Profile { image, command, port, network, limits, user, read_only_root, runtime, capabilities, .. } = profile;
+    let _ = write!(
+        text,
+        "{image:?}{command:?}{port}{network:?}{limits:?}{user:?}{read_only_root}{runtime:?}{capabilities:?}{points:?}"
+    );
+    format!("{:016x}", fnv1a(text.as_bytes()))
+}
+
+/// FNV-1a, 64 bit: stable, unlike the standard library's hasher, and no secret depends on it.
+fn fnv1a(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::request::tests::request;
+    use std::path::Path;
+    use std::sync::Arc;
+
+    fn points() -> MountPoints {
+        let path = |text| HostPath::from_canonical(Path::new(text)).unwrap();
+        MountPoints {
+            chat: "/chat".into(),
+            volume: "/volume".into(),
+            dependencies: "/dependencies".into(),
+            lambda_tools: "/lambda-tools".into(),
+            dependencies_source: path("/srv/dependencies"),
+            lambda_tools_source: path("/srv/tools"),
+        }
+    }
+
+    fn composed(request: &CreateRequest) -> ContainerSpec {
+        let chat_directory = HostPath::from_canonical(Path::new("/srv/chats/1")).unwrap();
+        let now = chrono::Utc::now();
+        compose(&"default".parse().unwrap(), &points(), request, chat_directory, SessionId::random(), now)
+    }
+
+    #[test]
+    fn the_chats_own_directories_are_writable_and_the_shared_ones_are_not() {
+        let spec = composed(&request());
+        let shown: Vec<_> = spec.mounts.iter().map(|m| (m.source.as_str(), m.target.as_str(), m.read_only)).collect();
+        assert_eq!(
+            shown,
+            [
+                ("/srv/chats/1", "/chat", false),
+                ("/data/volume", "/volume", false),
+                ("/srv/dependencies", "/dependencies", true),
+                ("/srv/tools", "/lambda-tools", true),
+            ]
+        );
+    }
+
+    #[test]
+    fn the_request_overrides_the_profile_and_nobody_overrides_the_agent() {
+        let variables = |pairs: &[(&str, &str)]| {
+            Environment::checked(pairs.iter().map(|(n, v)| (n.to_string(), v.to_string()))).unwrap()
+        };
+        let mut request = request();
+        Arc::make_mut(&mut request.profile).environment = variables(&[("A", "profile"), ("B", "profile")]);
+        request.environment = variables(&[("B", "request")]);
+        let spec = composed(&request);
+        assert_eq!(
+            spec.environment.iter().collect::<Vec<_>>(),
+            [("A", "profile"), ("AGENT_ID", "agent"), ("B", "request")]
+        );
+    }
+
+    #[test]
+    fn labels_rebuild_the_session() {
+        let request = request();
+        let labels = SessionLabels::decode(&composed(&request).labels).unwrap();
+        assert_eq!(labels.chat, request.chat);
+        assert_eq!(labels.agent, request.agent);
+        assert_eq!(labels.volume, request.volume);
+        assert_eq!(labels.expires_at - labels.created_at, chrono::TimeDelta::from_std(request.ttl()).unwrap());
+    }
+
+    #[test]
+    fn the_spec_hash_changes_with_the_profile_only() {
+        let hash = |request: &CreateRequest| SessionLabels::decode(&composed(request).labels).unwrap().spec_hash;
+        let mut other = request();
+        assert_eq!(hash(&request()), hash(&other));
+        Arc::make_mut(&mut other.profile).image = "another".into();
+        assert_ne!(hash(&request()), hash(&other));
+    }
+}

@@ -1,0 +1,191 @@
+//! What a container says about itself. Labels are enough to rebuild a session when nothing else is left of it.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
+
+use chrono::SecondsFormat;
+
+use crate::clock::Timestamp;
+use crate::host_path::HostPath;
+use crate::ids::{AgentId, ChatId, InstanceName, ProfileName, SessionId};
+
+pub const MANAGED: &str = "sandboxd.managed";
+pub const SCHEMA: &str = "sandboxd.schema";
+pub const INSTANCE: &str = "sandboxd.instance";
+const CHAT_ID: &str = "sandboxd.chat-id";
+const SESSION_ID: &str = "sandboxd.session-id";
+const AGENT_ID: &str = "sandboxd.agent-id";
+const VOLUME: &str = "sandboxd.volume";
+const PORT: &str = "sandboxd.port";
+const PROFILE: &str = "sandboxd.profile";
+const SPEC_HASH: &str = "sandboxd.spec-hash";
+const CREATED_AT: &str = "sandboxd.created-at";
+const EXPIRES_AT: &str = "sandboxd.expires-at";
+const IDLE_TIMEOUT: &str = "sandboxd.idle-timeout";
+
+/// The labels that this version writes and reads.
+const CURRENT_SCHEMA: &str = "1";
+
+/// A session as its container's labels tell it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SessionLabels {
+    pub instance: InstanceName,
+    pub chat: ChatId,
+    pub session: SessionId,
+    pub agent: AgentId,
+    pub volume: HostPath,
+    pub port: u16,
+    pub profile: ProfileName,
+    /// What the container was made of; differs once the profile has changed.
+    pub spec_hash: String,
+    pub created_at: Timestamp,
+    pub expires_at: Timestamp,
+    pub idle_timeout: Duration,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidLabels {
+    #[error("it has no label {0}")]
+    Missing(&'static str),
+    #[error("its label {label} is not valid: {message}")]
+    Malformed { label: &'static str, message: String },
+    #[error("its labels are of schema {0}, which this version does not know")]
+    UnknownSchema(String),
+}
+
+/// The labels that mark a thing on the engine as belonging to this instance.
+pub fn ownership(instance: &InstanceName) -> BTreeMap<String, String> {
+    BTreeMap::from([
+        (MANAGED.to_owned(), "true".to_owned()),
+        (SCHEMA.to_owned(), CURRENT_SCHEMA.to_owned()),
+        (INSTANCE.to_owned(), instance.to_string()),
+    ])
+}
+
+impl SessionLabels {
+    pub fn encode(&self) -> BTreeMap<String, String> {
+        // Nanoseconds, so that a time read back equals the one that was promised.
+        let time = |at: &Timestamp| at.to_rfc3339_opts(SecondsFormat::AutoSi, true);
+        let mut labels = ownership(&self.instance);
+        labels.extend([
+            (CHAT_ID.to_owned(), self.chat.to_string()),
+            (SESSION_ID.to_owned(), self.session.to_string()),
+            (AGENT_ID.to_owned(), self.agent.to_string()),
+            (VOLUME.to_owned(), self.volume.to_string()),
+            (PORT.to_owned(), self.port.to_string()),
+            (PROFILE.to_owned(), self.profile.to_string()),
+            (SPEC_HASH.to_owned(), self.spec_hash.clone()),
+            (CREATED_AT.to_owned(), time(&self.created_at)),
+            (EXPIRES_AT.to_owned(), time(&self.expires_at)),
+            (IDLE_TIMEOUT.to_owned(), self.idle_timeout.as_secs_f64().to_string()),
+        ]);
+        labels
+    }
+
+    pub fn decode(labels: &BTreeMap<String, String>) -> Result<Self, InvalidLabels> {
+        text(labels, MANAGED)?;
+        let schema = text(labels, SCHEMA)?;
+        if schema != CURRENT_SCHEMA {
+            return Err(InvalidLabels::UnknownSchema(schema.to_owned()));
+        }
+        Ok(Self {
+            instance: parsed(labels, INSTANCE)?,
+            chat: parsed(labels, CHAT_ID)?,
+            session: parsed(labels, SESSION_ID)?,
+            agent: parsed(labels, AGENT_ID)?,
+            volume: read(labels, VOLUME, |text| HostPath::from_canonical(Path::new(text)))?,
+            port: parsed(labels, PORT)?,
+            profile: parsed(labels, PROFILE)?,
+            spec_hash: text(labels, SPEC_HASH)?.to_owned(),
+            created_at: parsed(labels, CREATED_AT)?,
+            expires_at: parsed(labels, EXPIRES_AT)?,
+            idle_timeout: read(labels, IDLE_TIMEOUT, |text| {
+                let seconds = text.parse::<f64>().map_err(|error| error.to_string())?;
+                Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())
+            })?,
+        })
+    }
+}
+
+fn text<'a>(labels: &'a BTreeMap<String, String>, label: &'static str) -> Result<&'a str, InvalidLabels> {
+    labels.get(label).map(String::as_str).ok_or(InvalidLabels::Missing(label))
+}
+
+fn read<T, E: std::fmt::Display>(
+    labels: &BTreeMap<String, String>,
+    label: &'static str,
+    parse: impl FnOnce(&str) -> Result<T, E>,
+) -> Result<T, InvalidLabels> {
+    parse(text(labels, label)?).map_err(|error| InvalidLabels::Malformed { label, message: error.to_string() })
+}
+
+fn parsed<T>(labels: &BTreeMap<String, String>, label: &'static str) -> Result<T, InvalidLabels>
+where
+    T: std::str::FromStr,
+    T::Err: std::fmt::Display,
+{
+    read(labels, label, str::parse)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn example() -> SessionLabels {
+        let now = chrono::Utc::now();
+        SessionLabels {
+            instance: "default".parse().unwrap(),
+            chat: "67e55044-10b1-426f-9247-bb680e5fe0c8".parse().unwrap(),
+            session: SessionId::random(),
+            agent: "agent".parse().unwrap(),
+            volume: HostPath::from_canonical(Path::new("/data/v")).unwrap(),
+            port: 8080,
+            profile: "default".parse().unwrap(),
+            spec_hash: "0123456789abcdef".into(),
+            created_at: now,
+            expires_at: now + chrono::TimeDelta::seconds(300),
+            idle_timeout: Duration::from_secs(7200),
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_was_encoded_is_decoded_unchanged(
+            agent in "[^\\p{C}]{0,20}[a-z]", port in 1u16.., nanos in 0i64..4_000_000_000_000_000_000, idle_ms in 0u64..10_000_000
+        ) {
+            let labels = SessionLabels {
+                agent: agent.parse().unwrap(),
+                port,
+                expires_at: chrono::DateTime::from_timestamp_nanos(nanos),
+                idle_timeout: Duration::from_millis(idle_ms),
+                ..example()
+            };
+            prop_assert_eq!(SessionLabels::decode(&labels.encode()), Ok(labels));
+        }
+    }
+
+    #[test]
+    fn each_missing_or_broken_label_is_named() {
+        let whole = example().encode();
+        for label in whole.keys().filter(|label| *label != SPEC_HASH) {
+            let mut missing = whole.clone();
+            missing.remove(label);
+            let error = SessionLabels::decode(&missing).unwrap_err();
+            assert!(error.to_string().contains(label.as_str()), "{error}");
+            if label != MANAGED {
+                let mut broken = whole.clone();
+                broken.insert(label.clone(), "\u{1}".into());
+                assert!(SessionLabels::decode(&broken).is_err(), "{label}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_newer_schema_is_not_guessed_at() {
+        let mut labels = example().encode();
+        labels.insert(SCHEMA.into(), "2".into());
+        assert_eq!(SessionLabels::decode(&labels), Err(InvalidLabels::UnknownSchema("2".into())));
+    }
+}

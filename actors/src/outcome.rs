@@ -1,0 +1,161 @@
+//! What a caller is answered.
+
+use std::time::Duration;
+
+use crate::directories::DirectoryError;
+use crate::engine::{EngineError, Exit};
+use crate::ids::{ChatId, ContainerId, SessionId};
+use crate::sandbox::{Reason, Sandbox};
+
+/// The answer to a create.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Created {
+    pub sandbox: Sandbox,
+    pub outcome: Outcome,
+    pub launch: Launch,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// There was none.
+    Created,
+    /// There was one, and it fits.
+    Reused,
+    /// There was one at its end; it was removed first.
+    Replaced,
+}
+
+impl Outcome {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Outcome::Created => "created",
+            Outcome::Reused => "reused",
+            Outcome::Replaced => "replaced",
+        }
+    }
+}
+
+/// How the sandbox was started for this answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Launch {
+    /// Its container was created and started.
+    Cold,
+    /// It ran already.
+    None,
+}
+
+impl Launch {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Launch::Cold => "cold",
+            Launch::None => "none",
+        }
+    }
+}
+
+/// The answer to a delete.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Deletion {
+    /// It is gone, whoever removed its container.
+    Deleted {
+        session: SessionId,
+        container: Option<ContainerId>,
+    },
+    NotFound,
+}
+
+/// Why a request was not fulfilled.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum SandboxError {
+    #[error("chat {chat} has a sandbox with another {}", fields.join(" and another "))]
+    Conflict { chat: ChatId, session: SessionId, fields: Vec<&'static str> },
+    #[error("the sandbox of chat {chat} could not be started: {failure}")]
+    StartFailed { chat: ChatId, failure: StartFailure },
+    /// The removal is owed from now on and tried again until it succeeds.
+    #[error("the sandbox of chat {chat} is not removed yet and will be tried again: {error}")]
+    DeleteOwed { chat: ChatId, error: EngineError },
+    /// What the engine holds for this chat is not known, so nothing was decided.
+    #[error("the sandbox of chat {chat} cannot be looked up: {error}")]
+    Unknown { chat: ChatId, error: EngineError },
+    /// What serves this chat broke down and comes back by itself.
+    #[error("chat {chat} is being recovered, try again in {retry_after:?}")]
+    Recovering { chat: ChatId, retry_after: Duration },
+    #[error("the service is shutting down")]
+    ShuttingDown,
+    /// A deadline that only a defect can exceed.
+    #[error("no answer for chat {chat} within {limit:?}")]
+    NoAnswer { chat: ChatId, limit: Duration },
+}
+
+/// Why a sandbox did not come up. Nothing of it is left behind.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum StartFailure {
+    #[error(transparent)]
+    Directory(#[from] DirectoryError),
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    #[error("the name {name} is taken by container {holder}, {why}")]
+    InTheWay { name: String, holder: ContainerId, why: String },
+    #[error("it has no address on its network")]
+    NoAddress,
+    #[error("it was not ready within {limit:?}: {last}")]
+    NotReady { limit: Duration, last: String, log_tail: Vec<String> },
+    #[error("its image has no health check to wait for")]
+    NoHealthCheck,
+    #[error("it ended while starting: {0}")]
+    Died(Death),
+    #[error("it was deleted while being created")]
+    Deleted,
+    #[error("the sandbox before it is not removed yet: {0}")]
+    PredecessorRemains(EngineError),
+    /// A defect of the service.
+    #[error("the service failed: {0}")]
+    Defect(String),
+}
+
+/// How a container ended, as far as the engine tells.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Death {
+    pub exit: Option<Exit>,
+    pub memory_limit_bytes: Option<u64>,
+    /// Its last output, oldest line first.
+    pub log_tail: Vec<String>,
+}
+
+impl Death {
+    pub fn reason(&self) -> Reason {
+        match self.exit {
+            Some(Exit { oom_killed: true, .. }) => Reason::OomKilled,
+            Some(exit) if exit.signal().is_some() => Reason::Killed,
+            _ => Reason::Exited,
+        }
+    }
+}
+
+impl std::fmt::Display for Death {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match (self.exit, self.memory_limit_bytes) {
+            (Some(Exit { oom_killed: true, .. }), Some(limit)) => {
+                write!(f, "out of memory at its limit of {limit} bytes")?;
+            }
+            (Some(Exit { oom_killed: true, .. }), None) => f.write_str("out of memory")?,
+            (Some(exit), _) => match exit.signal() {
+                Some(signal) => write!(f, "killed by signal {signal}")?,
+                None => write!(f, "exit code {}", exit.code)?,
+            },
+            (None, _) => f.write_str("exit code unknown")?,
+        }
+        match self.log_tail.last() {
+            Some(line) => write!(f, ", last output: {line}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Some sandboxes, in the order of their chats.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Page {
+    pub sandboxes: Vec<Sandbox>,
+    /// Where the next page starts after, unless this was the last.
+    pub next: Option<ChatId>,
+}

@@ -1,0 +1,73 @@
+//! A profile: what a sandbox is made of, named in the configuration and chosen by the caller.
+
+use std::time::Duration;
+
+use crate::environment::Environment;
+use crate::ids::ProfileName;
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Profile {
+    pub name: ProfileName,
+    pub image: String,
+    /// Empty: the image's own.
+    pub command: Vec<String>,
+    /// Where the sandbox's own service listens.
+    pub port: u16,
+    pub network: Network,
+    pub environment: Environment,
+    pub limits: Limits,
+    pub user: Option<User>,
+    pub read_only_root: bool,
+    /// An OCI runtime the engine knows, such as `runsc`; the engine's default where absent.
+    pub runtime: Option<String>,
+    /// Given back after all capabilities were dropped.
+    pub capabilities: Vec<String>,
+    pub readiness: Readiness,
+    pub ttl: Duration,
+    pub idle_timeout: Duration,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Network {
+    /// No network but loopback.
+    Blocked,
+    /// A network of the engine, by name.
+    Named(String),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Limits {
+    pub memory_bytes: u64,
+    pub cpus: f64,
+    pub pids: u32,
+    /// Size of the container's writable layer, where the storage driver can limit it.
+    pub disk_bytes: Option<u64>,
+}
+
+/// Whom processes in the sandbox run as. Numeric, because the host must know it too: the chat's directory is made
+/// writable for this user.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct User {
+    pub uid: u32,
+    pub gid: u32,
+}
+
+/// When a started sandbox counts as ready.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Readiness {
+    pub check: ReadinessCheck,
+    /// For all tries together.
+    pub timeout: Duration,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ReadinessCheck {
+    /// Running is ready.
+    None,
+    /// `GET path` answers 200.
+    Http { port: u16, path: String },
+    /// The port accepts a connection.
+    Tcp { port: u16 },
+    /// The image's own health check reports healthy.
+    Health,
+}
