@@ -1,0 +1,55 @@
+# Everything a developer or a build server runs. The engine, the images and what must be left afterwards are the
+# business of scripts/with-engine.
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+SHELL := /bin/bash
+CARGO ?= cargo
+
+help: ## Show this help
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+build: ## Build the service and its client for release
+	$(CARGO) build --release
+
+demo: build ## See it work: a chat gets its sandbox, uses it, and leaves nothing behind
+	scripts/with-engine scripts/demo
+
+test: ## Run all tests on a real engine, and check that they leave nothing behind
+	$(CARGO) test --workspace --no-run
+	scripts/with-engine $(CARGO) test --workspace
+
+bench: ## Run the benchmarks on a real engine
+	$(CARGO) bench --workspace --no-run
+	scripts/with-engine $(CARGO) bench --workspace
+
+ci: fmt-check lint doc test ## All that a change has to pass
+
+fmt: ## Format the code
+	$(CARGO) fmt --all
+
+fmt-check: ## Check the formatting
+	$(CARGO) fmt --all --check
+
+lint: ## Run clippy, and shellcheck where it is installed
+	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	@if command -v shellcheck >/dev/null; then shellcheck scripts/* .ci/run; fi
+
+doc: ## Build the documentation of the code, private items included
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --document-private-items
+
+engine: ## Find an engine or start the private one, which then stays
+	scripts/engine up
+
+engine-down: ## Stop the private engine
+	scripts/engine down
+
+images: engine ## Make the images of the tests and the demo
+	scripts/images
+
+clean: ## Delete all that was built, and the private engine with its data
+	scripts/engine down --purge
+	rm -rf .run
+	$(CARGO) clean
+
+.PHONY: help build demo test bench ci fmt fmt-check lint doc engine engine-down images clean
