@@ -1,1 +1,3 @@
 //! sandboxd, the service around the core.
+
+pub mod config;

@@ -1,0 +1,169 @@
+//! The configuration: one TOML file, every key optional, every key open to the environment.
+//!
+//! ```text
+//! file (--config, or /etc/sandboxd/sandboxd.toml if it is there) ─┐
+//!                                                                 ├─ source: one tree, each value with its origin
+//! SANDBOXD_<SECTION>__<KEY> ─ environment ────────────────────────┘
+//!                              │ section: each key read once, with its default and its kind
+//!                              │ validate: rules between keys
+//!                              └─ Config, or every problem with file, line and key
+//! ```
+//!
+//! `config/sandboxd.toml` explains each key. Nothing here touches the system but for reading the file, and nothing of it
+//! prints the value of a sandbox's environment variable: not `Debug`, not `Display`, not an error.
+
+mod capability;
+mod duration;
+mod engine;
+mod environment;
+mod error;
+mod identity;
+mod profile;
+mod secret;
+mod section;
+mod service;
+mod size;
+mod socket;
+mod source;
+mod suggest;
+#[cfg(test)]
+mod tests;
+mod validate;
+mod values;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
+use std::fmt;
+use std::io;
+use std::path::Path;
+
+use serde::Serialize;
+
+pub use engine::{Engine, EngineHost, EngineKind, Timeouts};
+pub use error::{ConfigError, Origin, Problem};
+pub use identity::{Mode, Principal, User};
+pub use profile::{Network, OnExpire, Pool, Profile, Readiness, ReadinessKind, Restart};
+pub use secret::Secret;
+pub use service::{
+    Chats, Http, Instance, Log, LogFormat, Metrics, Mounts, Reaper, Reconciler, Shutdown, State, Teardown, Volumes,
+};
+pub use size::Size;
+pub use socket::Socket;
+
+use section::{Report, Section};
+use source::Table;
+
+/// Read when no file is named, if it is there.
+pub const DEFAULT_FILE: &str = "/etc/sandboxd/sandboxd.toml";
+
+/// The profile of a sandbox whose creator names none.
+pub const DEFAULT_PROFILE: &str = "default";
+
+/// The effective configuration. `Display` writes it as TOML, without secrets.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Config {
+    pub instance: Instance,
+    pub socket: Socket,
+    pub state: State,
+    pub engine: Engine,
+    pub http: Http,
+    pub metrics: Metrics,
+    pub chats: Chats,
+    pub volumes: Volumes,
+    pub mounts: Mounts,
+    pub reaper: Reaper,
+    pub reconciler: Reconciler,
+    pub teardown: Teardown,
+    pub log: Log,
+    pub shutdown: Shutdown,
+    /// Always has [`DEFAULT_PROFILE`].
+    pub profiles: BTreeMap<String, Profile>,
+}
+
+impl Config {
+    /// Reads `file`, or [`DEFAULT_FILE`] if none is named, and puts `environment` over it.
+    pub fn load<N, V>(file: Option<&Path>, environment: impl IntoIterator<Item = (N, V)>) -> Result<Self, ConfigError>
+    where
+        N: Into<OsString>,
+        V: Into<OsString>,
+    {
+        let tree = find_file(file, Path::new(DEFAULT_FILE))?;
+        Config::from_sources(tree, environment)
+    }
+
+    /// Every key there is, with the default profile standing for all.
+    pub fn keys() -> BTreeSet<String> {
+        let mut report = Report::default();
+        Section::root(Table::new(), &mut report, Config::read);
+        report.keys
+    }
+
+    fn from_sources<N, V>(mut tree: Table, environment: impl IntoIterator<Item = (N, V)>) -> Result<Self, ConfigError>
+    where
+        N: Into<OsString>,
+        V: Into<OsString>,
+    {
+        let mut report = Report::default();
+        let environment = environment.into_iter().map(|(name, value)| (name.into(), value.into()));
+        environment::overlay(&mut tree, environment, &mut report.problems);
+        let config = Section::root(tree, &mut report, Config::read);
+        if report.problems.is_empty() {
+            validate::validate(&config, &mut report);
+        }
+        let mut problems = report.problems;
+        problems.sort_by(|a, b| a.origin.cmp(&b.origin));
+        match problems.is_empty() {
+            true => Ok(config),
+            false => Err(ConfigError::Invalid(problems)),
+        }
+    }
+
+    fn read(section: &mut Section<'_>) -> Self {
+        Config {
+            instance: section.section("instance", Instance::read),
+            socket: section.section("socket", Socket::read),
+            state: section.section("state", State::read),
+            engine: section.section("engine", Engine::read),
+            http: section.section("http", Http::read),
+            metrics: section.section("metrics", Metrics::read),
+            chats: section.section("chats", Chats::read),
+            volumes: section.section("volumes", Volumes::read),
+            mounts: section.section("mounts", Mounts::read),
+            reaper: section.section("reaper", Reaper::read),
+            reconciler: section.section("reconciler", Reconciler::read),
+            teardown: section.section("teardown", Teardown::read),
+            log: section.section("log", Log::read),
+            shutdown: section.section("shutdown", Shutdown::read),
+            profiles: section.sections("profiles", DEFAULT_PROFILE, profile::profile_name, Profile::read),
+        }
+    }
+}
+
+/// The built-in defaults.
+impl Default for Config {
+    fn default() -> Self {
+        Section::root(Table::new(), &mut Report::default(), Config::read)
+    }
+}
+
+impl fmt::Display for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&toml::to_string(self).map_err(|_| fmt::Error)?)
+    }
+}
+
+/// A named file must be there, the `usual` one may.
+fn find_file(named: Option<&Path>, usual: &Path) -> Result<Table, ConfigError> {
+    match named {
+        Some(file) => read_file(file),
+        None => match read_file(usual) {
+            Err(ConfigError::Unreadable { source, .. }) if source.kind() == io::ErrorKind::NotFound => Ok(Table::new()),
+            outcome => outcome,
+        },
+    }
+}
+
+fn read_file(path: &Path) -> Result<Table, ConfigError> {
+    let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Unreadable { path: path.into(), source })?;
+    source::parse_file(path, &text).map_err(|problem| ConfigError::Invalid(vec![problem]))
+}

@@ -1,0 +1,142 @@
+//! `[engine]`: which container engine, and how it is used.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::{Serialize, Serializer};
+
+use super::duration::{self, limit};
+use super::section::{Parsed, Section};
+use super::source::Raw;
+use super::values::{choice, flag, path_below_root, plain_name, whole};
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Engine {
+    pub kind: EngineKind,
+    pub host: EngineHost,
+    /// Start an engine of our own where none answers.
+    pub private: bool,
+    /// Created at start-up if it is not there.
+    pub network: String,
+    /// Sandboxes on the network cannot reach each other.
+    pub network_isolated: bool,
+    /// Creations and removals that run at the same time.
+    pub max_operations: usize,
+    pub timeouts: Timeouts,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum EngineKind {
+    Docker,
+}
+
+/// Sandboxes see directories of this host, so the engine is on it: there is no remote one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum EngineHost {
+    /// The first of the usual places that answers.
+    Auto,
+    Socket(PathBuf),
+}
+
+/// How long each kind of call may take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Timeouts {
+    #[serde(serialize_with = "duration::serialize")]
+    pub connect: Duration,
+    #[serde(serialize_with = "duration::serialize")]
+    pub create: Duration,
+    #[serde(serialize_with = "duration::serialize")]
+    pub start: Duration,
+    #[serde(serialize_with = "duration::serialize")]
+    pub inspect: Duration,
+    #[serde(serialize_with = "duration::serialize")]
+    pub list: Duration,
+    #[serde(serialize_with = "duration::serialize")]
+    pub network: Duration,
+    #[serde(serialize_with = "duration::serialize")]
+    pub image: Duration,
+    #[serde(serialize_with = "duration::serialize")]
+    pub logs: Duration,
+}
+
+impl Engine {
+    pub(super) fn read(section: &mut Section<'_>) -> Self {
+        Engine {
+            kind: section.get("kind", "docker", choice(&[("docker", EngineKind::Docker)])),
+            host: section.get("host", "auto", host),
+            private: section.get("private", "false", flag),
+            network: section.get("network", "sandboxd", network_name),
+            network_isolated: section.get("network_isolated", "true", flag),
+            max_operations: section.get("max_operations", "4", whole(1, 256)),
+            timeouts: section.section("timeouts", Timeouts::read),
+        }
+    }
+}
+
+impl Timeouts {
+    fn read(section: &mut Section<'_>) -> Self {
+        Timeouts {
+            connect: section.get("connect", "5s", limit),
+            create: section.get("create", "60s", limit),
+            start: section.get("start", "60s", limit),
+            inspect: section.get("inspect", "10s", limit),
+            list: section.get("list", "30s", limit),
+            network: section.get("network", "30s", limit),
+            image: section.get("image", "10s", limit),
+            logs: section.get("logs", "5s", limit),
+        }
+    }
+}
+
+/// A network the engine keeps by name. The names with a meaning of their own are none: `host` would give a sandbox the
+/// network of this machine.
+pub(super) fn network_name(raw: &Raw) -> Parsed<String> {
+    match raw.text() {
+        Some("host" | "none" | "default") => Err(raw.refuse("a network of the engine's own")),
+        _ => plain_name(raw).ok_or_else(|| raw.refuse(r#"the name of a network, such as "sandboxd""#)),
+    }
+}
+
+fn host(raw: &Raw) -> Parsed<EngineHost> {
+    let expected = r#""auto" or a socket such as "unix:///run/docker.sock""#;
+    let text = raw.text().ok_or_else(|| raw.refuse(expected))?;
+    if text == "auto" {
+        return Ok(EngineHost::Auto);
+    }
+    let path = text.strip_prefix("unix://").unwrap_or(text);
+    path_below_root(&Raw::Text(path.into())).map(EngineHost::Socket).map_err(|_| raw.refuse(expected))
+}
+
+impl Serialize for EngineHost {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            EngineHost::Auto => serializer.serialize_str("auto"),
+            EngineHost::Socket(path) => serializer.collect_str(&format_args!("unix://{}", path.display())),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_engine_is_found_or_is_a_local_socket() {
+        let docker = Ok(EngineHost::Socket("/run/docker.sock".into()));
+        assert_eq!(host(&Raw::String("auto".into())), Ok(EngineHost::Auto));
+        assert_eq!(host(&Raw::String("unix:///run/docker.sock".into())), docker);
+        assert_eq!(host(&Raw::String("/run/docker.sock".into())), docker);
+        for wrong in ["", "tcp://10.0.0.1:2375", "unix://docker.sock", "docker.sock", "unix:///"] {
+            assert!(host(&Raw::String(wrong.into())).is_err(), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn a_network_is_never_the_hosts() {
+        assert_eq!(network_name(&Raw::String("my_net-1.x".into())), Ok("my_net-1.x".into()));
+        for wrong in ["", "host", "none", "default", "container:abc", "-x", "a b"] {
+            assert!(network_name(&Raw::String(wrong.into())).is_err(), "{wrong:?}");
+        }
+    }
+}

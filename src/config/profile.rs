@@ -1,0 +1,258 @@
+//! `[profiles.<name>]`: what a sandbox is made of.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::{Serialize, Serializer};
+
+use super::capability::capability;
+use super::duration::{self, limit};
+use super::engine::network_name;
+use super::identity::{User, user};
+use super::secret::{Secret, secret};
+use super::section::{Parsed, Section};
+use super::size::{self, Size};
+use super::source::{Raw, Refusal};
+use super::values::{choice, flag, list, optional, path_below_root, plain_name, port, whole};
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Profile {
+    pub image: String,
+    /// Empty: the image's own.
+    pub command: Vec<String>,
+    /// Where the sandbox's own service listens.
+    pub port: u16,
+    /// From creation to the end, whatever happens in between.
+    #[serde(serialize_with = "duration::serialize")]
+    pub ttl: Duration,
+    /// Without activity.
+    #[serde(serialize_with = "duration::serialize")]
+    pub idle_timeout: Duration,
+    pub memory: Size,
+    pub cpus: f64,
+    pub pids: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub disk: Option<Size>,
+    #[serde(skip_serializing_if = "Network::is_shared")]
+    pub network: Network,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub user: Option<User>,
+    pub read_only_root: bool,
+    /// The engine's name for it; the engine's default if absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub runtime: Option<String>,
+    /// Given back after all were dropped; upper case, without `CAP_`.
+    pub capabilities: Vec<String>,
+    pub on_expire: OnExpire,
+    pub restart: Restart,
+    pub env: BTreeMap<String, Secret>,
+    /// Writable memory, by its path inside.
+    pub tmpfs: BTreeMap<PathBuf, Size>,
+    pub readiness: Readiness,
+    pub pool: Pool,
+}
+
+/// How a sandbox is connected.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Network {
+    /// To `engine.network`.
+    Shared,
+    /// Not at all.
+    Blocked,
+    Named(String),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum OnExpire {
+    Delete,
+    Stop,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Restart {
+    Never,
+    OnFailure,
+}
+
+/// When a new sandbox counts as there.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Readiness {
+    pub kind: ReadinessKind,
+    pub path: String,
+    /// Absent: the profile's port.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub port: Option<u16>,
+    #[serde(serialize_with = "duration::serialize")]
+    pub timeout: Duration,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ReadinessKind {
+    /// Once it has started.
+    None,
+    Http,
+    Tcp,
+    /// By the image's own health check.
+    Health,
+}
+
+/// Sandboxes kept started for chats to come.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Pool {
+    pub size: u32,
+    #[serde(serialize_with = "duration::serialize")]
+    pub max_age: Duration,
+}
+
+/// Below this the engine refuses to create a container.
+const LEAST_MEMORY: Size = Size::from_bytes(6 << 20);
+const LEAST_DISK: Size = Size::from_bytes(1 << 20);
+const LEAST_TMPFS: Size = Size::from_bytes(4 << 10);
+
+impl Profile {
+    pub(super) fn read(section: &mut Section<'_>) -> Self {
+        Profile {
+            image: section.get("image", "sandboxd-base:latest", image),
+            command: section.get("command", "", list(argument)),
+            port: section.get("port", "8080", port),
+            ttl: section.get("ttl", "5m", limit),
+            idle_timeout: section.get("idle_timeout", "2h", limit),
+            memory: section.get("memory", "1GiB", size::at_least(LEAST_MEMORY)),
+            cpus: section.get("cpus", "1.0", cpus),
+            pids: section.get("pids", "256", whole(1, 1 << 22)),
+            disk: section.get("disk", "", optional(size::at_least(LEAST_DISK))),
+            network: section.get("network", "", network),
+            user: section.get("user", "", optional(user)),
+            read_only_root: section.get("read_only_root", "false", flag),
+            runtime: section.get("runtime", "", optional(runtime)),
+            capabilities: section.get("capabilities", "", list(capability)),
+            on_expire: section.get("on_expire", "delete", on_expire),
+            restart: section.get(
+                "restart",
+                "never",
+                choice(&[("never", Restart::Never), ("on-failure", Restart::OnFailure)]),
+            ),
+            env: section.map("env", variable_name, secret),
+            tmpfs: section.map("tmpfs", mount_point, size::at_least(LEAST_TMPFS)),
+            readiness: section.section("readiness", Readiness::read),
+            pool: section.section("pool", Pool::read),
+        }
+    }
+}
+
+impl Readiness {
+    fn read(section: &mut Section<'_>) -> Self {
+        let kinds = [
+            ("none", ReadinessKind::None),
+            ("http", ReadinessKind::Http),
+            ("tcp", ReadinessKind::Tcp),
+            ("health", ReadinessKind::Health),
+        ];
+        Readiness {
+            kind: section.get("kind", "none", choice(&kinds)),
+            path: section.get("path", "/", url_path),
+            port: section.get("port", "", optional(port)),
+            timeout: section.get("timeout", "30s", limit),
+        }
+    }
+}
+
+impl Pool {
+    fn read(section: &mut Section<'_>) -> Self {
+        Pool { size: section.get("size", "0", whole(0, 1000)), max_age: section.get("max_age", "25m", limit) }
+    }
+}
+
+/// A name that the environment can spell: there, `_` stands for `-`.
+pub(super) fn profile_name(name: &str) -> Parsed<()> {
+    let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    match !name.is_empty() && name.len() <= 63 && name.chars().all(plain) {
+        true => Ok(()),
+        false => Err(Refusal("expected a profile's name of a-z, 0-9 and -".into())),
+    }
+}
+
+fn image(raw: &Raw) -> Parsed<String> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "._-/:@".contains(c);
+    match raw.text() {
+        Some(name) if name.starts_with(|c: char| c.is_ascii_alphanumeric()) && name.chars().all(plain) => {
+            Ok(name.into())
+        }
+        _ => Err(raw.refuse(r#"an image such as "python:3.13-slim""#)),
+    }
+}
+
+/// Any text, also an empty one.
+fn argument(raw: &Raw) -> Parsed<String> {
+    match raw.text() {
+        Some(text) if !text.contains('\0') => Ok(text.into()),
+        _ => Err(raw.refuse("a string")),
+    }
+}
+
+/// From the least the kernel can schedule; what the host has is for the engine to say.
+fn cpus(raw: &Raw) -> Parsed<f64> {
+    raw.number()
+        .filter(|cpus| (0.01..=4096.0).contains(cpus))
+        .ok_or_else(|| raw.refuse("a number of CPUs from 0.01 to 4096"))
+}
+
+fn network(raw: &Raw) -> Parsed<Network> {
+    match raw.text() {
+        Some("") => Ok(Network::Shared),
+        Some("none") => Ok(Network::Blocked),
+        _ => network_name(raw).map(Network::Named),
+    }
+}
+
+fn runtime(raw: &Raw) -> Parsed<String> {
+    plain_name(raw).ok_or_else(|| raw.refuse(r#"the name of a runtime, such as "runsc""#))
+}
+
+fn on_expire(raw: &Raw) -> Parsed<OnExpire> {
+    match raw.text() {
+        Some(word @ ("pause" | "snapshot")) => {
+            Err(Refusal(format!(r#"{word:?} is not supported, expected "delete" or "stop""#)))
+        }
+        _ => choice(&[("delete", OnExpire::Delete), ("stop", OnExpire::Stop)])(raw),
+    }
+}
+
+fn url_path(raw: &Raw) -> Parsed<String> {
+    match raw.text() {
+        Some(path) if path.starts_with('/') && path.bytes().all(|b| b.is_ascii_graphic()) => Ok(path.into()),
+        _ => Err(raw.refuse(r#"a path such as "/health""#)),
+    }
+}
+
+fn variable_name(name: &str) -> Parsed<String> {
+    let plain = |c: char| c.is_ascii_graphic() && c != '=';
+    match !name.is_empty() && name.chars().all(plain) {
+        true => Ok(name.into()),
+        false => Err(Refusal("expected the name of an environment variable".into())),
+    }
+}
+
+fn mount_point(path: &str) -> Parsed<PathBuf> {
+    path_below_root(&Raw::Text(path.into()))
+}
+
+impl Network {
+    fn is_shared(&self) -> bool {
+        *self == Network::Shared
+    }
+}
+
+impl Serialize for Network {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(match self {
+            Network::Shared => "",
+            Network::Blocked => "none",
+            Network::Named(name) => name,
+        })
+    }
+}

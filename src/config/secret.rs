@@ -1,0 +1,47 @@
+//! A value that may be used but never shown.
+
+use std::fmt;
+
+use serde::{Serialize, Serializer};
+
+use super::section::Parsed;
+use super::source::Raw;
+
+/// Text that neither `Debug` nor serialisation gives away.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(String);
+
+const REDACTED: &str = "<redacted>";
+
+impl Secret {
+    /// The text itself, for the one place that hands it on.
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl From<String> for Secret {
+    fn from(text: String) -> Self {
+        Secret(text)
+    }
+}
+
+pub(super) fn secret(raw: &Raw) -> Parsed<Secret> {
+    match raw.text() {
+        Some(text) if !text.contains('\0') => Ok(Secret(text.into())),
+        Some(_) => Err(raw.refuse_unseen("a string without NUL")),
+        None => Err(raw.refuse_unseen("a string")),
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(REDACTED)
+    }
+}
+
+impl Serialize for Secret {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(REDACTED)
+    }
+}

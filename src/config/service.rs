@@ -1,0 +1,216 @@
+//! The small sections: what the service itself needs to know.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::Serialize;
+use tracing_subscriber::EnvFilter;
+
+use super::duration::{self, at_least, duration, limit};
+use super::section::{Parsed, Section};
+use super::source::Raw;
+use super::values::{absolute_path, choice, list, listen, optional, path_below_root, serialize_listen, text};
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Instance {
+    /// Part of every container's name, so that several services can share an engine.
+    pub name: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct State {
+    pub dir: PathBuf,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Http {
+    #[serde(serialize_with = "serialize_listen")]
+    pub listen: Option<SocketAddr>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub token_file: Option<PathBuf>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Metrics {
+    #[serde(serialize_with = "serialize_listen")]
+    pub listen: Option<SocketAddr>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Chats {
+    /// Holds a directory for each chat.
+    pub root: PathBuf,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Volumes {
+    /// A caller's volume must lie below one of these.
+    pub roots: Vec<PathBuf>,
+}
+
+/// Where a sandbox finds its directories, and where the shared ones are on the host.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Mounts {
+    pub chat: PathBuf,
+    pub volume: PathBuf,
+    pub dependencies: PathBuf,
+    pub lambda_tools: PathBuf,
+    pub dependencies_source: PathBuf,
+    pub lambda_tools_source: PathBuf,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Reaper {
+    #[serde(serialize_with = "duration::serialize")]
+    pub tick: Duration,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Reconciler {
+    #[serde(serialize_with = "duration::serialize")]
+    pub interval: Duration,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Teardown {
+    /// Between asking a sandbox to stop and making it.
+    #[serde(serialize_with = "duration::serialize")]
+    pub graceful: Duration,
+    #[serde(serialize_with = "duration::serialize")]
+    pub remove: Duration,
+    /// One attempt with all its steps.
+    #[serde(serialize_with = "duration::serialize")]
+    pub total: Duration,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Log {
+    pub format: LogFormat,
+    pub filter: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    Human,
+    Json,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Shutdown {
+    /// For work under way, before the service ends.
+    #[serde(serialize_with = "duration::serialize")]
+    pub grace: Duration,
+}
+
+/// Anything shorter would keep a core busy.
+const SHORTEST_PERIOD: Duration = Duration::from_millis(10);
+
+impl Instance {
+    pub(super) fn read(section: &mut Section<'_>) -> Self {
+        Instance { name: section.get("name", "default", instance_name) }
+    }
+}
+
+impl State {
+    pub(super) fn read(section: &mut Section<'_>) -> Self {
+        State { dir: section.get("dir", "/var/lib/sandboxd", path_below_root) }
+    }
+}
+
+impl Http {
+    pub(super) fn read(section: &mut Section<'_>) -> Self {
+        Http {
+            listen: section.get("listen", "off", listen),
+            token_file: section.get("token_file", "", optional(absolute_path)),
+        }
+    }
+}
+
+impl Metrics {
+    pub(super) fn read(section: &mut Section<'_>) -> Self {
+        Metrics { listen: section.get("listen", "127.0.0.1:9464", listen) }
+    }
+}
+
+impl Chats {
+    pub(super) fn read(section: &mut Section<'_>) -> Self {
+        Chats { root: section.get("root", "/var/lib/sandboxd/chats", path_below_root) }
+    }
+}
+
+impl Volumes {
+    pub(super) fn read(section: &mut Section<'_>) -> Self {
+        Volumes { roots: section.get("roots", "", list(path_below_root)) }
+    }
+}
+
+impl Mounts {
+    pub(super) fn read(section: &mut Section<'_>) -> Self {
+        Mounts {
+            chat: section.get("chat", "/chat", path_below_root),
+            volume: section.get("volume", "/volume", path_below_root),
+            dependencies: section.get("dependencies", "/dependencies", path_below_root),
+            lambda_tools: section.get("lambda_tools", "/lambda-tools", path_below_root),
+            dependencies_source: section.get("dependencies_source", "/var/lib/sandboxd/dependencies", path_below_root),
+            lambda_tools_source: section.get("lambda_tools_source", "/var/lib/sandboxd/lambda-tools", path_below_root),
+        }
+    }
+}
+
+impl Reaper {
+    pub(super) fn read(section: &mut Section<'_>) -> Self {
+        Reaper { tick: section.get("tick", "1s", at_least(SHORTEST_PERIOD)) }
+    }
+}
+
+impl Reconciler {
+    pub(super) fn read(section: &mut Section<'_>) -> Self {
+        Reconciler { interval: section.get("interval", "60s", at_least(SHORTEST_PERIOD)) }
+    }
+}
+
+impl Teardown {
+    pub(super) fn read(section: &mut Section<'_>) -> Self {
+        Teardown {
+            graceful: section.get("graceful", "3s", duration),
+            remove: section.get("remove", "5s", limit),
+            total: section.get("total", "10s", limit),
+        }
+    }
+}
+
+impl Log {
+    pub(super) fn read(section: &mut Section<'_>) -> Self {
+        let formats = [("human", LogFormat::Human), ("json", LogFormat::Json)];
+        Log {
+            format: section.get("format", "human", choice(&formats)),
+            filter: section.get("filter", "info", log_filter),
+        }
+    }
+}
+
+impl Shutdown {
+    pub(super) fn read(section: &mut Section<'_>) -> Self {
+        Shutdown { grace: section.get("grace", "20s", duration) }
+    }
+}
+
+fn instance_name(raw: &Raw) -> Parsed<String> {
+    let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    match raw.text() {
+        Some(name) if (1..=31).contains(&name.len()) && name.chars().all(plain) && !name.starts_with('-') => {
+            Ok(name.into())
+        }
+        _ => Err(raw.refuse("at most 31 of a-z, 0-9 and -, not starting with -")),
+    }
+}
+
+fn log_filter(raw: &Raw) -> Parsed<String> {
+    let filter = text(raw).map_err(|_| raw.refuse(r#"a filter such as "info" or "sandboxd=debug,warn""#))?;
+    match EnvFilter::builder().parse(&filter) {
+        Ok(_) => Ok(filter),
+        Err(error) => Err(raw.refuse(format_args!(r#"a filter such as "info" or "sandboxd=debug,warn" ({error})"#))),
+    }
+}

@@ -1,0 +1,59 @@
+//! `[socket]`: where callers connect, who may, and what one connection may cost.
+
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+
+use serde::Serialize;
+
+use super::identity::{Mode, Principal, mode, principal};
+use super::section::{Parsed, Section};
+use super::size::{self, Size};
+use super::source::Raw;
+use super::values::{absolute_path, list, optional, whole};
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Socket {
+    pub path: PathBuf,
+    pub mode: Mode,
+    /// Owns the socket file; its members may call.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub group: Option<Principal>,
+    /// May call, besides root and the user the service runs as.
+    pub allow_users: Vec<Principal>,
+    pub allow_groups: Vec<Principal>,
+    /// May look, but not change anything.
+    pub read_only_groups: Vec<Principal>,
+    pub max_connections: usize,
+    /// The longest request.
+    pub max_line: Size,
+    /// Requests being worked on, per connection.
+    pub max_in_flight: usize,
+    /// Output held for a slow reader, per connection.
+    pub max_output: Size,
+}
+
+impl Socket {
+    pub(super) fn read(section: &mut Section<'_>) -> Self {
+        let buffer = || size::at_least(Size::from_bytes(1 << 10));
+        Socket {
+            path: section.get("path", "/run/sandboxd/sandboxd.sock", socket_path),
+            mode: section.get("mode", "0660", mode),
+            group: section.get("group", "", optional(principal)),
+            allow_users: section.get("allow_users", "", list(principal)),
+            allow_groups: section.get("allow_groups", "", list(principal)),
+            read_only_groups: section.get("read_only_groups", "", list(principal)),
+            max_connections: section.get("max_connections", "1024", whole(1, 1 << 20)),
+            max_line: section.get("max_line", "1MiB", buffer()),
+            max_in_flight: section.get("max_in_flight", "128", whole(1, 1 << 16)),
+            max_output: section.get("max_output", "8MiB", buffer()),
+        }
+    }
+}
+
+/// The kernel's address of a Unix socket holds 107 bytes and a NUL.
+fn socket_path(raw: &Raw) -> Parsed<PathBuf> {
+    match absolute_path(raw)? {
+        path if path.as_os_str().as_bytes().len() > 107 => Err(raw.refuse("a path of at most 107 bytes")),
+        path => Ok(path),
+    }
+}

@@ -1,0 +1,68 @@
+//! Rules between keys. Runs only once every value is right by itself, so that no complaint is about a stand-in.
+
+use std::path::Path;
+
+use super::Config;
+use super::section::Report;
+
+pub(super) fn validate(config: &Config, report: &mut Report) {
+    listeners(config, report);
+    mounts(config, report);
+    teardown(config, report);
+}
+
+fn listeners(config: &Config, report: &mut Report) {
+    let (http, metrics) = (config.http.listen, config.metrics.listen);
+    if let Some(address) = http {
+        if !address.ip().is_loopback() && config.http.token_file.is_none() {
+            let message = format!("{address} can be reached from outside, which needs http.token_file");
+            report.refuse("http.listen", message);
+        }
+        if http == metrics && address.port() != 0 {
+            report.refuse("http.listen", format!("{address} is taken by metrics.listen"));
+        }
+    }
+}
+
+/// No two places inside a sandbox may overlap: one would hide the other, or lie inside a read-only one.
+fn mounts(config: &Config, report: &mut Report) {
+    let mounts = &config.mounts;
+    let mut taken: Vec<(String, &Path)> = Vec::new();
+    for (key, path) in [
+        ("mounts.chat", &mounts.chat),
+        ("mounts.volume", &mounts.volume),
+        ("mounts.dependencies", &mounts.dependencies),
+        ("mounts.lambda_tools", &mounts.lambda_tools),
+    ] {
+        place(key.into(), path, &mut taken, report);
+    }
+    for (name, profile) in &config.profiles {
+        let mut taken = taken.clone();
+        for path in profile.tmpfs.keys() {
+            place(format!("profiles.{name}.tmpfs"), path, &mut taken, report);
+        }
+    }
+}
+
+fn place<'p>(key: String, path: &'p Path, taken: &mut Vec<(String, &'p Path)>, report: &mut Report) {
+    let overlaps = |(_, other): &&(String, &Path)| path.starts_with(other) || other.starts_with(path);
+    if let Some((owner, other)) = taken.iter().find(overlaps) {
+        let message = format!("{} overlaps {} of {owner}", path.display(), other.display());
+        report.refuse(&key, message);
+    }
+    taken.push((key, path));
+}
+
+fn teardown(config: &Config, report: &mut Report) {
+    let teardown = &config.teardown;
+    let steps = teardown.graceful + teardown.remove;
+    if teardown.total < steps {
+        report.refuse(
+            "teardown.total",
+            format!(
+                "expected at least {}, which teardown.graceful and teardown.remove may take together",
+                humantime::format_duration(steps)
+            ),
+        );
+    }
+}
