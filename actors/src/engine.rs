@@ -9,6 +9,8 @@
 //! - **The caller sets the deadline.** [`bounded::Bounded`] puts one on every call.
 
 pub mod bounded;
+#[cfg(feature = "fake-engine")]
+pub mod fake;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

@@ -3,6 +3,7 @@
 //! Nothing in here knows an engine's API, a socket, a file format or a command line. What the core needs of the outside
 //! it asks for through ports: [`engine::Engine`], [`probe::Probe`], [`directories::ChatDirectories`], [`clock::Clock`].
 
+pub mod chat;
 pub mod clock;
 pub mod container;
 pub mod directories;
@@ -15,4 +16,6 @@ pub mod outcome;
 pub mod probe;
 pub mod profile;
 pub mod request;
+pub mod root;
 pub mod sandbox;
+pub mod sandboxes;

@@ -1,0 +1,50 @@
+//! One chat: the actor that owns its sandbox, and the decisions it makes.
+//!
+//! [`lifecycle`] decides, without side effects; [`actor`] carries out what was decided, as tasks that come back as
+//! messages. The mailbox is the only serialisation there is, and it never waits for the engine.
+
+pub mod actor;
+pub mod admission;
+pub mod discovery;
+pub mod events;
+pub mod launch;
+pub mod lifecycle;
+pub mod phase;
+pub mod readiness;
+pub mod teardown;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::Semaphore;
+
+use crate::clock::Clock;
+use crate::container::MountPoints;
+use crate::directories::ChatDirectories;
+use crate::engine::bounded::Bounded;
+use crate::ids::InstanceName;
+use crate::probe::Probe;
+
+pub use teardown::TeardownLimits;
+
+/// What every chat needs of the world.
+#[derive(Clone)]
+pub struct World {
+    pub instance: InstanceName,
+    pub engine: Bounded,
+    /// An engine gets slower, not faster, when more is asked of it at once. A launch or a tear-down takes one of these.
+    pub engine_slots: Arc<Semaphore>,
+    pub probe: Arc<dyn Probe>,
+    pub directories: Arc<dyn ChatDirectories>,
+    pub clock: Arc<dyn Clock>,
+    pub mounts: MountPoints,
+    pub teardown: TeardownLimits,
+    /// How long a sandbox that was seen alive is handed out again without another look.
+    pub trust: Duration,
+}
+
+impl std::fmt::Debug for World {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("World").field("instance", &self.instance).finish_non_exhaustive()
+    }
+}

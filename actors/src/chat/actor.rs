@@ -1,0 +1,398 @@
+//! The chat's mailbox: feeds the lifecycle and carries out its effects.
+//!
+//! A handler never awaits. Whatever takes time runs as a task of this actor and comes back as a message; a task that
+//! panics comes back as the failure of what it was doing.
+
+use std::collections::HashMap;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::Instant;
+
+use futures_util::FutureExt;
+use ractor::{Actor, ActorProcessingErr, ActorRef, RpcReplyPort};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+use tracing::Instrument;
+
+use super::World;
+use super::discovery::{self, Found, Liveness};
+use super::events::{Effect, Event, LaunchFailure, Remains, Reply, Request, Transition, WaiterId};
+use super::launch::launch;
+use super::lifecycle::Lifecycle;
+use super::teardown::tear_down;
+use crate::engine::bounded::Straggler;
+use crate::engine::{EngineError, Operation};
+use crate::ids::{ChatId, ContainerName, Generation, SessionId};
+use crate::outcome::{Created, Deletion, SandboxError, StartFailure};
+use crate::request::CreateRequest;
+use crate::root;
+use crate::sandbox::{Sandbox, Status};
+
+pub type Answer<T> = RpcReplyPort<Result<T, SandboxError>>;
+
+/// A request, and where its answer goes.
+#[derive(Debug)]
+pub enum Call {
+    Create(Box<CreateRequest>, Answer<Created>),
+    Get(Answer<Option<Sandbox>>),
+    Delete(Answer<Deletion>),
+}
+
+impl Call {
+    /// Answers without asking the chat. A caller that has gone away does not mind.
+    pub fn refuse(self, error: SandboxError) {
+        match self {
+            Call::Create(_, answer) => drop(answer.send(Err(error))),
+            Call::Get(answer) => drop(answer.send(Err(error))),
+            Call::Delete(answer) => drop(answer.send(Err(error))),
+        }
+    }
+}
+
+#[derive(Debug)]
+pub enum Message {
+    Call(Call),
+    /// An effect came back.
+    Event(Box<Event>),
+    /// Answered once nothing is under way.
+    Settle(RpcReplyPort<()>),
+}
+
+/// What is known of the chat when its actor starts.
+#[derive(Debug)]
+pub enum Start {
+    /// It certainly has no container.
+    Absent,
+    /// Nothing: the engine has to be asked.
+    Unknown,
+    /// A listing showed this container.
+    Found(Box<Found>),
+}
+
+#[derive(Debug)]
+pub struct Arguments {
+    pub chat: ChatId,
+    pub incarnation: u64,
+    pub start: Start,
+    pub world: Arc<World>,
+    pub root: ActorRef<root::Message>,
+}
+
+#[derive(Debug)]
+pub struct Chat;
+
+#[derive(Debug)]
+pub struct State {
+    chat: ChatId,
+    incarnation: u64,
+    world: Arc<World>,
+    root: ActorRef<root::Message>,
+    lifecycle: Lifecycle,
+    /// Calls handled so far; tells root whether one is still on its way.
+    handled: u64,
+    callers: HashMap<WaiterId, (Instant, Call)>,
+    next_waiter: u64,
+    /// Ended with the actor, should it fail.
+    tasks: JoinSet<()>,
+    launching: Option<(Generation, CancellationToken)>,
+    settling: Vec<RpcReplyPort<()>>,
+    counted: CountedStatus,
+}
+
+impl Actor for Chat {
+    type Msg = Message;
+    type State = State;
+    type Arguments = Arguments;
+
+    async fn pre_start(&self, myself: ActorRef<Message>, arguments: Arguments) -> Result<State, ActorProcessingErr> {
+        let Arguments { chat, incarnation, start, world, root } = arguments;
+        let name = ContainerName::of(&world.instance, chat);
+        let (lifecycle, effects) = match start {
+            Start::Absent => (Lifecycle::absent(chat, name, world.trust), Vec::new()),
+            Start::Unknown => (Lifecycle::unknown(chat, name, world.trust), Vec::new()),
+            Start::Found(found) => Lifecycle::absent(chat, name, world.trust).adopting(&found, world.clock.now()),
+        };
+        let mut state = State {
+            chat,
+            incarnation,
+            world,
+            root,
+            lifecycle,
+            handled: 0,
+            callers: HashMap::new(),
+            next_waiter: 0,
+            tasks: JoinSet::new(),
+            launching: None,
+            settling: Vec::new(),
+            counted: CountedStatus::default(),
+        };
+        state.carry_out(&myself, effects);
+        Ok(state)
+    }
+
+    async fn handle(
+        &self,
+        myself: ActorRef<Message>,
+        message: Message,
+        state: &mut State,
+    ) -> Result<(), ActorProcessingErr> {
+        match message {
+            Message::Call(call) => {
+                state.handled += 1;
+                let request = state.admit(call);
+                state.step(&myself, Event::Request(request));
+            }
+            Message::Event(event) => state.step(&myself, *event),
+            Message::Settle(reply) => state.settling.push(reply),
+        }
+        state.after_message();
+        Ok(())
+    }
+}
+
+impl State {
+    fn admit(&mut self, call: Call) -> Request {
+        let waiter = WaiterId(self.next_waiter);
+        self.next_waiter += 1;
+        let request = match &call {
+            Call::Create(request, _) => {
+                Request::Create { waiter, request: request.clone(), session: SessionId::random() }
+            }
+            Call::Get(_) => Request::Get { waiter },
+            Call::Delete(_) => Request::Delete { waiter },
+        };
+        self.callers.insert(waiter, (Instant::now(), call));
+        request
+    }
+
+    fn step(&mut self, myself: &ActorRef<Message>, event: Event) {
+        let now = self.world.clock.now();
+        let effects = self.lifecycle.handle(event, now);
+        self.carry_out(myself, effects);
+    }
+
+    fn after_message(&mut self) {
+        while self.tasks.try_join_next().is_some() {}
+        if self.lifecycle.is_settled() {
+            self.settling.drain(..).for_each(|reply| drop(reply.send(())));
+        }
+        if self.lifecycle.is_idle() && self.callers.is_empty() {
+            let (chat, incarnation, handled) = (self.chat, self.incarnation, self.handled);
+            // Root outlives its chats; if it is gone, so is this actor in a moment.
+            let _ = self.root.cast(root::Message::Retire { chat, incarnation, handled });
+        }
+    }
+
+    fn carry_out(&mut self, myself: &ActorRef<Message>, effects: Vec<Effect>) {
+        for effect in effects {
+            match effect {
+                Effect::Answer { waiter, reply } => self.answer(waiter, reply),
+                Effect::Publish(transition) => self.publish(&transition),
+                Effect::Look => self.look(myself),
+                Effect::Launch { generation, session, request, created_at } => {
+                    self.launch(myself, generation, session, request, created_at);
+                }
+                Effect::CancelLaunch { generation } => self.cancel_launch(generation),
+                Effect::Check { generation, container } => {
+                    let world = Arc::clone(&self.world);
+                    let check = async move { discovery::is_alive(&world.engine, &container).await };
+                    self.run(myself, "check", check, move |outcome| Event::Checked {
+                        generation,
+                        liveness: outcome.unwrap_or_else(|defect| Liveness::Unknown(defect.into_engine_error())),
+                    });
+                }
+                Effect::TearDown { generation, container, graceful } => {
+                    let (world, chat) = (Arc::clone(&self.world), self.chat);
+                    let tear_down = async move { tear_down(&world, chat, container, graceful).await };
+                    self.run(myself, "tear_down", tear_down, move |outcome| Event::TornDown {
+                        generation,
+                        result: outcome.unwrap_or_else(|defect| Err(defect.into_engine_error())),
+                    });
+                }
+                Effect::RetryAfter { generation, attempt, delay } => {
+                    metrics::counter!("sandboxd_owed_tear_down_retries_total").increment(1);
+                    let due = move || Message::Event(Box::new(Event::RetryDue { generation, attempt }));
+                    myself.send_after(delay, due);
+                }
+                Effect::Discard { container } => {
+                    let (world, chat) = (Arc::clone(&self.world), self.chat);
+                    let discard = async move {
+                        tracing::info!(container.id = %container, "removing a container that came too late");
+                        tear_down(&world, chat, Some(container), false).await
+                    };
+                    self.tasks.spawn(
+                        async move {
+                            if let Err(error) = discard.await {
+                                tracing::warn!(%error, "a container that came too late is left to reconciliation");
+                            }
+                        }
+                        .instrument(self.span("discard")),
+                    );
+                }
+            }
+        }
+    }
+
+    fn answer(&mut self, waiter: WaiterId, reply: Reply) {
+        let Some((asked_at, call)) = self.callers.remove(&waiter) else { return };
+        match (call, reply) {
+            (Call::Create(_, answer), Reply::Create(result)) => {
+                let outcome = match &result {
+                    Ok(created) => created.outcome.as_str(),
+                    Err(SandboxError::Conflict { .. }) => "conflict",
+                    Err(_) => "error",
+                };
+                metrics::counter!("sandboxd_create_total", "outcome" => outcome).increment(1);
+                metrics::histogram!("sandboxd_create_duration_seconds", "outcome" => outcome)
+                    .record(asked_at.elapsed().as_secs_f64());
+                if let Err(error) = &result {
+                    tracing::warn!(chat.id = %self.chat, %error, "create refused or failed");
+                }
+                // A caller that has gone away finds its sandbox with its next create.
+                let _ = answer.send(result);
+            }
+            (Call::Get(answer), Reply::Get(result)) => drop(answer.send(result)),
+            (Call::Delete(answer), Reply::Delete(result)) => {
+                let outcome = match &result {
+                    Ok(Deletion::Deleted { .. }) => "deleted",
+                    Ok(Deletion::NotFound) => "not_found",
+                    Err(_) => "error",
+                };
+                metrics::counter!("sandboxd_delete_total", "result" => outcome).increment(1);
+                let _ = answer.send(result);
+            }
+            (call, reply) => unreachable!("{reply:?} does not answer {call:?}"),
+        }
+    }
+
+    fn publish(&mut self, Transition { sandbox, from, to }: &Transition) {
+        self.counted.move_to(*to);
+        metrics::counter!("sandboxd_transitions_total",
+            "to" => to.map_or("absent", Status::as_str), "reason" => sandbox.reason.as_str())
+        .increment(1);
+        tracing::info!(
+            chat.id = %sandbox.chat,
+            session.id = %sandbox.session,
+            agent.id = %sandbox.agent,
+            container.id = sandbox.container.as_ref().map(tracing::field::display),
+            endpoint = sandbox.endpoint.map(|endpoint| format!("{}:{}", endpoint.ip, endpoint.port)),
+            from = from.map_or("absent", Status::as_str),
+            to = to.map_or("absent", Status::as_str),
+            reason = sandbox.reason.as_str(),
+            detail = sandbox.message,
+            "sandbox changed"
+        );
+    }
+
+    fn look(&mut self, myself: &ActorRef<Message>) {
+        let (world, chat) = (Arc::clone(&self.world), self.chat);
+        let look = async move {
+            let found = discovery::discover(&world.engine, &world.instance, chat).await?;
+            // What is not ours is nobody's sandbox; a create that needs the name will say what is in the way.
+            Ok(found.and_then(Result::ok).map(Box::new))
+        };
+        self.run(myself, "look", look, |outcome| {
+            Event::Looked(outcome.unwrap_or_else(|defect| Err(defect.into_engine_error())))
+        });
+    }
+
+    fn launch(
+        &mut self,
+        myself: &ActorRef<Message>,
+        generation: Generation,
+        session: SessionId,
+        request: Box<CreateRequest>,
+        created_at: crate::clock::Timestamp,
+    ) {
+        let cancelled = CancellationToken::new();
+        self.launching = Some((generation, cancelled.clone()));
+        let world = Arc::clone(&self.world);
+        let straggler_goes_to = myself.clone();
+        let work = async move {
+            let (result, straggler) = launch(&world, &request, session, created_at, &cancelled).await;
+            straggler.into_iter().for_each(|straggler| follow(straggler, straggler_goes_to.clone()));
+            result
+        };
+        self.run(myself, "launch", work, move |outcome| Event::Launched {
+            generation,
+            result: outcome.unwrap_or_else(|defect| {
+                Err(LaunchFailure { failure: StartFailure::Defect(defect.0), remains: Remains::Perhaps })
+            }),
+        });
+    }
+
+    fn cancel_launch(&mut self, generation: Generation) {
+        match &self.launching {
+            Some((launching, token)) if *launching == generation => token.cancel(),
+            _ => {}
+        }
+    }
+
+    /// Runs a task of this actor whose outcome, or whose panic, comes back as an event.
+    fn run<T: Send + 'static>(
+        &mut self,
+        myself: &ActorRef<Message>,
+        name: &'static str,
+        work: impl Future<Output = T> + Send + 'static,
+        event: impl FnOnce(Result<T, Defect>) -> Event + Send + 'static,
+    ) {
+        let myself = myself.clone();
+        let work = async move {
+            let outcome = AssertUnwindSafe(work).catch_unwind().await.map_err(Defect::from_panic);
+            let _ = myself.cast(Message::Event(Box::new(event(outcome))));
+        };
+        self.tasks.spawn(work.instrument(self.span(name)));
+    }
+
+    fn span(&self, name: &'static str) -> tracing::Span {
+        let session = self.lifecycle.sandbox().map(|sandbox| tracing::field::display(sandbox.session));
+        tracing::info_span!("chat", effect = name, chat.id = %self.chat, session.id = session)
+    }
+}
+
+/// Follows a creation that was given up. Not a task of the actor: what it brings must be removed in any case.
+fn follow(straggler: Straggler, chat: ActorRef<Message>) {
+    tokio::spawn(async move {
+        let container = straggler.outcome().await;
+        let _ = chat.cast(Message::Event(Box::new(Event::StragglerEnded { container })));
+    });
+}
+
+/// A task of the actor panicked.
+#[derive(Debug)]
+struct Defect(String);
+
+impl Defect {
+    fn from_panic(panic: Box<dyn std::any::Any + Send>) -> Self {
+        let text = panic.downcast_ref::<&str>().map(ToString::to_string);
+        let message = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "a panic".into());
+        tracing::error!(%message, "a task of a chat panicked");
+        Self(message)
+    }
+
+    fn into_engine_error(self) -> EngineError {
+        EngineError::Nonsense { operation: Operation::Inspect, message: self.0 }
+    }
+}
+
+/// Counts this chat in the gauge of its status, and takes it out again when the actor ends, however it ends.
+#[derive(Debug, Default)]
+struct CountedStatus(Option<Status>);
+
+impl CountedStatus {
+    fn move_to(&mut self, status: Option<Status>) {
+        let gauge = |status: Status| metrics::gauge!("sandboxd_sandboxes", "status" => status.as_str());
+        if let Some(before) = std::mem::replace(&mut self.0, status) {
+            gauge(before).decrement(1);
+        }
+        if let Some(now) = status {
+            gauge(now).increment(1);
+        }
+    }
+}
+
+impl Drop for CountedStatus {
+    fn drop(&mut self) {
+        self.move_to(None);
+    }
+}

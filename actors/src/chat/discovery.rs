@@ -1,0 +1,153 @@
+//! What the engine holds under a chat's name, and whether it may be taken for the chat's sandbox.
+
+use crate::clock::Timestamp;
+use crate::engine::bounded::Bounded;
+use crate::engine::{ContainerState, EngineError, Health, Observed};
+use crate::ids::{ChatId, ContainerId, ContainerName, InstanceName};
+use crate::labels::{InvalidLabels, SessionLabels};
+use crate::outcome::Death;
+use crate::sandbox::{Endpoint, Reason, Sandbox, Status};
+
+/// How many lines of a dead sandbox's output are kept.
+const LOG_TAIL_LINES: usize = 20;
+
+/// A container of this chat, made by this instance.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Found {
+    pub labels: SessionLabels,
+    pub container: Observed,
+    /// How it ended, if it has.
+    pub death: Option<Death>,
+}
+
+/// Why a container is not the chat's sandbox.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NotOurs {
+    #[error("{0}")]
+    Labels(#[from] InvalidLabels),
+    #[error("it belongs to instance {0}")]
+    OtherInstance(InstanceName),
+    #[error("it belongs to chat {0}")]
+    OtherChat(ChatId),
+    #[error("its name is not that of its chat")]
+    OtherName,
+}
+
+/// What became of a container that was found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Condition {
+    Alive,
+    /// Ended by itself; kept until somebody has asked why.
+    Ended,
+    /// Never started, or on its way out.
+    Incomplete,
+}
+
+impl Found {
+    pub fn recognise(container: Observed, instance: &InstanceName) -> Result<Self, NotOurs> {
+        let labels = SessionLabels::decode(&container.labels)?;
+        if labels.instance != *instance {
+            return Err(NotOurs::OtherInstance(labels.instance));
+        }
+        if container.name != ContainerName::of(instance, labels.chat).as_str() {
+            return Err(NotOurs::OtherName);
+        }
+        Ok(Self { labels, container, death: None })
+    }
+
+    pub fn condition(&self) -> Condition {
+        match self.container.state {
+            ContainerState::Running | ContainerState::Paused | ContainerState::Restarting
+                if self.container.health != Some(Health::Unhealthy) =>
+            {
+                Condition::Alive
+            }
+            ContainerState::Created | ContainerState::Removing => Condition::Incomplete,
+            _ => Condition::Ended,
+        }
+    }
+
+    /// The sandbox as far as its container tells. Activity is not written on a container, so being found counts as
+    /// activity: rather too late an end than too early a one.
+    pub fn sandbox(&self, now: Timestamp) -> Sandbox {
+        let (status, reason) = match self.condition() {
+            Condition::Alive => (Status::Running, Reason::Adopted),
+            Condition::Incomplete => (Status::Deleting, Reason::Incomplete),
+            Condition::Ended => (Status::Failed, self.death.as_ref().map_or(Reason::Exited, Death::reason)),
+        };
+        let labels = &self.labels;
+        Sandbox {
+            session: labels.session,
+            chat: labels.chat,
+            agent: labels.agent.clone(),
+            volume: labels.volume.clone(),
+            profile: labels.profile.clone(),
+            image: self.container.image.clone(),
+            container_name: ContainerName::of(&labels.instance, labels.chat),
+            container: Some(self.container.id.clone()),
+            endpoint: self.container.address.map(|ip| Endpoint { ip, port: labels.port }),
+            status,
+            reason,
+            message: self.death.as_ref().map(Death::to_string),
+            created_at: labels.created_at,
+            started_at: Some(self.container.started_at.unwrap_or(labels.created_at)),
+            last_activity_at: now,
+            expires_at: labels.expires_at,
+            idle_timeout: labels.idle_timeout,
+        }
+    }
+}
+
+/// Looks a chat's container up by its name. A container that is not ours is none.
+pub async fn discover(
+    engine: &Bounded,
+    instance: &InstanceName,
+    chat: ChatId,
+) -> Result<Option<Result<Found, (ContainerId, NotOurs)>>, EngineError> {
+    let name = ContainerName::of(instance, chat);
+    let Some(container) = engine.inspect(name.as_str()).await? else {
+        return Ok(None);
+    };
+    let id = container.id.clone();
+    let mut found = match Found::recognise(container, instance) {
+        Ok(found) if found.labels.chat == chat => found,
+        Ok(found) => return Ok(Some(Err((id, NotOurs::OtherChat(found.labels.chat))))),
+        Err(why) => return Ok(Some(Err((id, why)))),
+    };
+    if found.condition() == Condition::Ended {
+        found.death = Some(autopsy(engine, &found.container, None).await);
+    }
+    Ok(Some(Ok(found)))
+}
+
+/// Why a container ended. What cannot be learned is left out rather than guessed.
+pub async fn autopsy(engine: &Bounded, container: &Observed, memory_limit_bytes: Option<u64>) -> Death {
+    let exit = match container.state {
+        ContainerState::Exited(exit) => exit,
+        _ => None,
+    };
+    let log_tail = engine.log_tail(&container.id, LOG_TAIL_LINES).await.unwrap_or_default();
+    Death { exit, memory_limit_bytes, log_tail }
+}
+
+/// One cheap look at a container that was running.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Liveness {
+    Alive,
+    Ended(Death),
+    /// The engine says that it does not exist.
+    Vanished,
+    /// The engine could not be asked. Never a reason to give a sandbox up.
+    Unknown(EngineError),
+}
+
+pub async fn is_alive(engine: &Bounded, container: &ContainerId) -> Liveness {
+    match engine.inspect(container.as_str()).await {
+        Err(error) => Liveness::Unknown(error),
+        Ok(None) => Liveness::Vanished,
+        Ok(Some(container)) => match container.state {
+            ContainerState::Running | ContainerState::Paused | ContainerState::Restarting => Liveness::Alive,
+            _ => Liveness::Ended(autopsy(engine, &container, None).await),
+        },
+    }
+}

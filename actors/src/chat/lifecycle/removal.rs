@@ -1,0 +1,191 @@
+//! The way out: cancelling a launch, removing a container, owing a removal that failed, and what follows it.
+
+use std::time::Duration;
+
+use super::Lifecycle;
+use crate::chat::events::{Effect, LaunchFailure, Launched, Remains, Reply, Request, WaiterId};
+use crate::chat::phase::{Creating, Deleting, Phase, RemovalStep, Successor};
+use crate::clock::Timestamp;
+use crate::engine::EngineError;
+use crate::ids::{Generation, SessionId};
+use crate::outcome::{Created, Deletion, Launch, Outcome, SandboxError, StartFailure};
+use crate::request::CreateRequest;
+use crate::sandbox::{Reason, Sandbox, Status};
+
+impl Lifecycle {
+    pub(super) fn cancel_launch(&mut self) {
+        let Phase::Creating(creating) = std::mem::replace(&mut self.phase, Phase::Absent) else { return };
+        let Creating { mut sandbox, waiters, .. } = *creating;
+        self.enter(&mut sandbox, Status::Deleting, Reason::Requested, None);
+        self.effects.push(Effect::CancelLaunch { generation: self.generation });
+        self.phase = Phase::Deleting(Box::new(Deleting {
+            sandbox,
+            deleters: Vec::new(),
+            failed: Some((StartFailure::Deleted, waiters)),
+            successor: None,
+            step: RemovalStep::Cancelling,
+            graceful: false,
+            attempt: 0,
+        }));
+    }
+
+    pub(super) fn cancellation_ended(
+        &mut self,
+        mut deleting: Deleting,
+        result: Result<Launched, LaunchFailure>,
+        now: Timestamp,
+    ) {
+        let remains = match result {
+            Ok(Launched::Started { container, .. }) => Remains::Container(container),
+            Ok(Launched::Found(found)) => Remains::Container(found.container.id.clone()),
+            Err(LaunchFailure { remains, .. }) => remains,
+        };
+        if remains == Remains::Nothing {
+            self.removal_done(deleting, now);
+            return;
+        }
+        if let Remains::Container(container) = remains {
+            deleting.sandbox.container = Some(container);
+        }
+        self.phase = Phase::Deleting(Box::new(deleting));
+        self.tear_down();
+    }
+
+    /// Begins to remove what is running or failed.
+    pub(super) fn remove(&mut self, reason: Reason, graceful: bool) {
+        let (mut sandbox, verifying) = match std::mem::replace(&mut self.phase, Phase::Absent) {
+            Phase::Running(running) => (running.sandbox, running.verifying),
+            Phase::Failed(sandbox) => (*sandbox, Vec::new()),
+            other => unreachable!("nothing to remove in {other:?}"),
+        };
+        // Creates that came first saw the sandbox before this request did.
+        for request in verifying {
+            if let Request::Create { waiter, .. } = request {
+                let created = Created { sandbox: sandbox.clone(), outcome: Outcome::Reused, launch: Launch::None };
+                self.answer(waiter, Reply::Create(Ok(created)));
+            }
+        }
+        self.enter(&mut sandbox, Status::Deleting, reason, None);
+        self.start_removal(sandbox, graceful);
+    }
+
+    pub(super) fn start_removal(&mut self, sandbox: Sandbox, graceful: bool) {
+        self.phase = Phase::Deleting(Box::new(Deleting {
+            sandbox,
+            deleters: Vec::new(),
+            failed: None,
+            successor: None,
+            step: RemovalStep::Removing,
+            graceful,
+            attempt: 0,
+        }));
+        self.tear_down();
+    }
+
+    pub(super) fn tear_down(&mut self) {
+        let generation = self.generation;
+        let deleting = self.deleting();
+        deleting.step = RemovalStep::Removing;
+        let (container, graceful) = (deleting.sandbox.container.clone(), deleting.graceful && deleting.attempt == 0);
+        self.effects.push(Effect::TearDown { generation, container, graceful });
+    }
+
+    /// Somebody waits again for a removal that failed: no need to wait for the timer.
+    pub(super) fn hurry_removal(&mut self) {
+        if self.deleting().step == RemovalStep::Owed {
+            self.tear_down();
+        }
+    }
+
+    pub(super) fn torn_down(&mut self, generation: Generation, result: Result<(), EngineError>, now: Timestamp) {
+        if generation != self.generation {
+            return;
+        }
+        match std::mem::replace(&mut self.phase, Phase::Absent) {
+            Phase::Deleting(deleting) if deleting.step == RemovalStep::Removing => match result {
+                Ok(()) => self.removal_done(*deleting, now),
+                Err(error) => self.removal_failed(*deleting, error),
+            },
+            other => self.phase = other,
+        }
+    }
+
+    pub(super) fn removal_done(&mut self, deleting: Deleting, now: Timestamp) {
+        let Deleting { sandbox, deleters, failed, successor, .. } = deleting;
+        for waiter in deleters {
+            let deleted = Deletion::Deleted { session: sandbox.session, container: sandbox.container.clone() };
+            self.answer(waiter, Reply::Delete(Ok(deleted)));
+        }
+        self.publish_end(sandbox);
+        if let Some((failure, waiters)) = failed {
+            self.answer_failed(waiters, &failure);
+        }
+        if let Some(Successor { request, waiters, sandbox: planned, outcome }) = successor {
+            let sandbox = self.planned(&request, planned.session, now);
+            self.launch(sandbox, request, outcome, waiters, now);
+        }
+    }
+
+    pub(super) fn removal_failed(&mut self, mut deleting: Deleting, error: EngineError) {
+        deleting.attempt = deleting.attempt.saturating_add(1);
+        deleting.step = RemovalStep::Owed;
+        let attempt = deleting.attempt;
+        let delay = retry_delay(attempt);
+        self.effects.push(Effect::RetryAfter { generation: self.generation, attempt, delay });
+        for waiter in std::mem::take(&mut deleting.deleters) {
+            let owed = SandboxError::DeleteOwed { chat: self.chat, error: error.clone() };
+            self.answer(waiter, Reply::Delete(Err(owed)));
+        }
+        if let Some((failure, waiters)) = deleting.failed.take() {
+            self.answer_failed(waiters, &failure);
+        }
+        self.phase = Phase::Deleting(Box::new(deleting));
+        self.fail_successor(StartFailure::PredecessorRemains(error));
+    }
+
+    pub(super) fn retry_due(&mut self, generation: Generation, attempt: u32) {
+        if generation != self.generation {
+            return;
+        }
+        if let Phase::Deleting(deleting) = &self.phase
+            && deleting.step == RemovalStep::Owed
+            && deleting.attempt == attempt
+        {
+            self.tear_down();
+        }
+    }
+
+    /// Queues the create that follows the removal under way.
+    pub(super) fn succeed(
+        &mut self,
+        waiter: WaiterId,
+        request: Box<CreateRequest>,
+        session: SessionId,
+        outcome: Outcome,
+        now: Timestamp,
+    ) {
+        let sandbox = self.planned(&request, session, now);
+        self.deleting().successor = Some(Successor { sandbox, request, waiters: vec![waiter], outcome });
+        self.hurry_removal();
+    }
+
+    pub(super) fn fail_successor(&mut self, failure: StartFailure) {
+        if let Some(successor) = self.deleting().successor.take() {
+            self.answer_failed(successor.waiters, &failure);
+        }
+    }
+
+    pub(super) fn deleting(&mut self) -> &mut Deleting {
+        match &mut self.phase {
+            Phase::Deleting(deleting) => deleting,
+            other => unreachable!("not deleting but {other:?}"),
+        }
+    }
+}
+
+/// Between two tries of an owed removal: soon at first, and never more than half a minute apart.
+fn retry_delay(attempt: u32) -> Duration {
+    const FIRST: Duration = Duration::from_millis(250);
+    const LONGEST: Duration = Duration::from_secs(30);
+    FIRST.saturating_mul(2u32.saturating_pow(attempt.saturating_sub(1))).min(LONGEST)
+}

@@ -1,0 +1,97 @@
+//! Waiting until a started sandbox is ready, without ever waiting for one that has died.
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::World;
+use super::discovery::autopsy;
+use crate::engine::{ContainerState, Health, Observed};
+use crate::ids::ContainerId;
+use crate::outcome::StartFailure;
+use crate::probe::NotReady;
+use crate::profile::{Profile, ReadinessCheck};
+
+/// Between two tries: most services are up within milliseconds, the slow ones should not be pestered.
+const FIRST_PAUSE: Duration = Duration::from_millis(10);
+const LONGEST_PAUSE: Duration = Duration::from_millis(250);
+
+/// How much of the output of a sandbox that never got ready is told.
+const LOG_TAIL_LINES: usize = 20;
+
+/// Resolves once the sandbox is ready, has died, or has used up its time.
+pub async fn wait_until_ready(
+    world: &World,
+    container: &ContainerId,
+    address: Option<IpAddr>,
+    profile: &Profile,
+) -> Result<(), StartFailure> {
+    let limit = profile.readiness.timeout;
+    let deadline = Instant::now() + limit;
+    let mut pause = FIRST_PAUSE;
+    loop {
+        let last = match try_once(world, container, address, &profile.readiness.check, deadline).await? {
+            Ok(()) => return Ok(()),
+            Err(not_ready) => not_ready.to_string(),
+        };
+        // What died will not get ready, and its end says more than a refused connection.
+        if let Some(ended) = look(world, container).await?.filter(has_ended) {
+            let death = autopsy(&world.engine, &ended, Some(profile.limits.memory_bytes)).await;
+            return Err(StartFailure::Died(death));
+        }
+        if Instant::now() + pause >= deadline {
+            let log_tail = world.engine.log_tail(container, LOG_TAIL_LINES).await.unwrap_or_default();
+            return Err(StartFailure::NotReady { limit, last, log_tail });
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(LONGEST_PAUSE);
+    }
+}
+
+pub fn has_ended(container: &Observed) -> bool {
+    matches!(container.state, ContainerState::Exited(_) | ContainerState::Dead | ContainerState::Removing)
+}
+
+/// The outer error ends the wait; the inner one says why the sandbox is not ready yet.
+async fn try_once(
+    world: &World,
+    container: &ContainerId,
+    address: Option<IpAddr>,
+    check: &ReadinessCheck,
+    deadline: Instant,
+) -> Result<Result<(), NotReady>, StartFailure> {
+    let endpoint = |port| address.map(|ip| SocketAddr::new(ip, port)).ok_or(StartFailure::NoAddress);
+    let answer = match check {
+        ReadinessCheck::None => return Ok(Ok(())),
+        ReadinessCheck::Http { port, path } => {
+            let address = endpoint(*port)?;
+            tokio::time::timeout_at(deadline, world.probe.http(address, path)).await
+        }
+        ReadinessCheck::Tcp { port } => {
+            let address = endpoint(*port)?;
+            tokio::time::timeout_at(deadline, world.probe.tcp(address)).await
+        }
+        ReadinessCheck::Health => {
+            return match look(world, container).await?.map(|seen| seen.health) {
+                Some(Some(Health::Healthy)) => Ok(Ok(())),
+                Some(Some(Health::Starting)) => Ok(Err(NotReady("its health check has not passed yet".into()))),
+                Some(Some(Health::Unhealthy)) => Ok(Err(NotReady("its health check fails".into()))),
+                Some(None) => Err(StartFailure::NoHealthCheck),
+                None => Ok(Err(NotReady("its health is not known".into()))),
+            };
+        }
+    };
+    Ok(answer.unwrap_or_else(|_| Err(NotReady("it did not answer in time".into()))))
+}
+
+/// `None` where the engine could not be asked: the next try asks again.
+async fn look(world: &World, container: &ContainerId) -> Result<Option<Observed>, StartFailure> {
+    match world.engine.inspect(container.as_str()).await {
+        Ok(Some(seen)) => Ok(Some(seen)),
+        Ok(None) => {
+            Err(StartFailure::Engine(crate::engine::EngineError::NoSuchContainer { container: container.to_string() }))
+        }
+        Err(_) => Ok(None),
+    }
+}

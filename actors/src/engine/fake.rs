@@ -1,0 +1,321 @@
+//! An engine in memory, for the faults and the scale that a real one cannot show. Every call can be made to fail, to be
+//! carried out and then fail, to wait for a gate, or to never answer; and every call is counted.
+
+mod faults;
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tokio::sync::watch;
+
+use super::{ContainerState, Engine, EngineError, EngineIdentity, Exit, Health, NetworkSpec, Observed, Operation};
+use crate::clock::{Clock, SystemClock};
+use crate::container::ContainerSpec;
+use crate::ids::{ContainerId, InstanceName};
+use crate::labels;
+use crate::profile::Network;
+
+pub use faults::{Fault, Gate};
+
+/// Cheap to clone; all clones are the same engine.
+#[derive(Debug, Clone)]
+pub struct FakeEngine {
+    inner: Arc<Mutex<Inner>>,
+    /// Changes with every call that begins or ends, for tests that wait for one.
+    activity: Arc<watch::Sender<u64>>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    containers: BTreeMap<ContainerId, FakeContainer>,
+    networks: Vec<String>,
+    missing_images: Vec<String>,
+    addressless: bool,
+    faults: HashMap<Operation, VecDeque<Fault>>,
+    standing_faults: HashMap<Operation, Fault>,
+    calls: HashMap<Operation, usize>,
+    created: u32,
+    most_at_once: usize,
+}
+
+#[derive(Debug, Clone)]
+struct FakeContainer {
+    spec: ContainerSpec,
+    observed: Observed,
+    log: Vec<String>,
+}
+
+impl Default for FakeEngine {
+    fn default() -> Self {
+        Self { inner: Arc::default(), activity: Arc::new(watch::Sender::new(0)) }
+    }
+}
+
+impl FakeEngine {
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The next call of this kind meets this fault; further faults queue up.
+    pub fn fail_next(&self, operation: Operation, fault: Fault) {
+        self.inner().faults.entry(operation).or_default().push_back(fault);
+    }
+
+    /// Every call of this kind meets this fault, until [`FakeEngine::heal`].
+    pub fn fail_always(&self, operation: Operation, fault: Fault) {
+        self.inner().standing_faults.insert(operation, fault);
+    }
+
+    pub fn heal(&self) {
+        let mut inner = self.inner();
+        inner.faults.clear();
+        inner.standing_faults.clear();
+    }
+
+    /// The next call of this kind waits at the gate that is returned.
+    pub fn hold_next(&self, operation: Operation) -> Gate {
+        let gate = Gate::default();
+        self.fail_next(operation, Fault::Hold(gate.clone()));
+        gate
+    }
+
+    pub fn lose_image(&self, image: &str) {
+        self.inner().missing_images.push(image.to_owned());
+    }
+
+    /// Containers get no address from now on.
+    pub fn without_addresses(&self) {
+        self.inner().addressless = true;
+    }
+
+    /// Ends a container's first process, as a crash would.
+    pub fn end(&self, container: &ContainerId, exit: Exit, log: &[&str]) {
+        if let Some(container) = self.inner().containers.get_mut(container) {
+            container.observed.state = ContainerState::Exited(Some(exit));
+            container.log = log.iter().map(ToString::to_string).collect();
+        }
+    }
+
+    pub fn set_health(&self, container: &ContainerId, health: Health) {
+        if let Some(container) = self.inner().containers.get_mut(container) {
+            container.observed.health = Some(health);
+        }
+    }
+
+    /// Removes a container behind the service's back.
+    pub fn vanish(&self, container: &ContainerId) {
+        self.inner().containers.remove(container);
+    }
+
+    /// Puts a container there that nobody asked this engine for.
+    pub fn place(&self, observed: Observed, spec: ContainerSpec) {
+        let container = FakeContainer { spec, observed: observed.clone(), log: Vec::new() };
+        self.inner().containers.insert(observed.id, container);
+    }
+
+    pub fn containers(&self) -> Vec<Observed> {
+        self.inner().containers.values().map(|container| container.observed.clone()).collect()
+    }
+
+    pub fn specs(&self) -> Vec<ContainerSpec> {
+        self.inner().containers.values().map(|container| container.spec.clone()).collect()
+    }
+
+    pub fn networks(&self) -> Vec<String> {
+        self.inner().networks.clone()
+    }
+
+    /// How many calls of this kind have begun.
+    pub fn calls(&self, operation: Operation) -> usize {
+        self.inner().calls.get(&operation).copied().unwrap_or_default()
+    }
+
+    /// The largest number of containers with one name that there ever was.
+    pub fn most_at_once(&self) -> usize {
+        self.inner().most_at_once
+    }
+
+    /// Resolves once so many calls of this kind have begun.
+    pub async fn reached(&self, operation: Operation, calls: usize) {
+        self.until(|engine| engine.calls(operation) >= calls).await;
+    }
+
+    /// Resolves once the condition holds; looks again whenever a call begins or ends.
+    pub async fn until(&self, condition: impl Fn(&Self) -> bool) {
+        let mut activity = self.activity.subscribe();
+        while !condition(self) {
+            if activity.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    /// Meets whatever fault is planned, carrying the call out before, after or not at all.
+    async fn call<T>(
+        &self,
+        operation: Operation,
+        work: impl FnOnce(&mut Inner) -> Result<T, EngineError> + Send,
+    ) -> Result<T, EngineError> {
+        let fault = {
+            let mut inner = self.inner();
+            *inner.calls.entry(operation).or_default() += 1;
+            let planned = inner.faults.get_mut(&operation).and_then(VecDeque::pop_front);
+            planned.or_else(|| inner.standing_faults.get(&operation).cloned())
+        };
+        self.activity.send_modify(|count| *count += 1);
+        let result = match fault {
+            None => work(&mut self.inner()),
+            Some(Fault::Fail(error)) => Err(error),
+            Some(Fault::DoThenFail(error)) => work(&mut self.inner()).and(Err(error)),
+            Some(Fault::Hang) => std::future::pending().await,
+            Some(Fault::Panic) => panic!("the fake engine was told to panic in {operation}"),
+            Some(Fault::Delay(delay)) => {
+                tokio::time::sleep(delay).await;
+                work(&mut self.inner())
+            }
+            Some(Fault::Hold(gate)) => {
+                gate.passed().await;
+                work(&mut self.inner())
+            }
+        };
+        self.activity.send_modify(|count| *count += 1);
+        result
+    }
+}
+
+#[async_trait]
+impl Engine for FakeEngine {
+    async fn identify(&self) -> Result<EngineIdentity, EngineError> {
+        self.call(Operation::Identify, |_| {
+            Ok(EngineIdentity {
+                kind: "fake".into(),
+                version: "1".into(),
+                api_version: "1".into(),
+                host: "memory".into(),
+            })
+        })
+        .await
+    }
+
+    async fn ensure_network(&self, network: &NetworkSpec) -> Result<(), EngineError> {
+        self.call(Operation::EnsureNetwork, |inner| {
+            if !inner.networks.contains(&network.name) {
+                inner.networks.push(network.name.clone());
+            }
+            Ok(())
+        })
+        .await
+    }
+
+    async fn has_image(&self, image: &str) -> Result<bool, EngineError> {
+        self.call(Operation::HasImage, |inner| Ok(!inner.missing_images.iter().any(|missing| missing == image))).await
+    }
+
+    async fn create(&self, spec: &ContainerSpec) -> Result<ContainerId, EngineError> {
+        self.call(Operation::Create, |inner| inner.create(spec)).await
+    }
+
+    async fn start(&self, container: &ContainerId) -> Result<(), EngineError> {
+        self.call(Operation::Start, |inner| inner.start(container)).await
+    }
+
+    async fn inspect(&self, id_or_name: &str) -> Result<Option<Observed>, EngineError> {
+        self.call(Operation::Inspect, |inner| {
+            let by_id = inner.containers.get(&ContainerId::new(id_or_name));
+            let found = by_id.or_else(|| inner.containers.values().find(|other| other.observed.name == id_or_name));
+            Ok(found.map(|container| container.observed.clone()))
+        })
+        .await
+    }
+
+    async fn list(&self, instance: &InstanceName) -> Result<Vec<Observed>, EngineError> {
+        self.call(Operation::List, |inner| {
+            let ours = |labels: &BTreeMap<String, String>| {
+                labels.contains_key(labels::MANAGED)
+                    && labels.get(labels::INSTANCE).is_some_and(|name| name == instance.as_str())
+            };
+            let observed = inner.containers.values().map(|container| &container.observed);
+            Ok(observed.filter(|observed| ours(&observed.labels)).cloned().collect())
+        })
+        .await
+    }
+
+    async fn stop(&self, container: &ContainerId, _grace: Duration) -> Result<(), EngineError> {
+        self.call(Operation::Stop, |inner| {
+            if let Some(container) = inner.containers.get_mut(container)
+                && container.observed.state == ContainerState::Running
+            {
+                container.observed.state = ContainerState::Exited(Some(Exit { code: 143, oom_killed: false }));
+            }
+            Ok(())
+        })
+        .await
+    }
+
+    async fn remove(&self, container: &ContainerId) -> Result<(), EngineError> {
+        self.call(Operation::Remove, |inner| {
+            inner.containers.remove(container);
+            Ok(())
+        })
+        .await
+    }
+
+    async fn log_tail(&self, container: &ContainerId, lines: usize) -> Result<Vec<String>, EngineError> {
+        self.call(Operation::LogTail, |inner| {
+            let container = inner.existing(container)?;
+            let skipped = container.log.len().saturating_sub(lines);
+            Ok(container.log[skipped..].to_vec())
+        })
+        .await
+    }
+}
+
+impl Inner {
+    fn create(&mut self, spec: &ContainerSpec) -> Result<ContainerId, EngineError> {
+        if self.missing_images.contains(&spec.image) {
+            return Err(EngineError::ImageNotFound { image: spec.image.clone() });
+        }
+        if self.containers.values().any(|other| other.observed.name == spec.name.as_str()) {
+            return Err(EngineError::NameTaken { name: spec.name.to_string() });
+        }
+        self.created += 1;
+        let id = ContainerId::new(format!("{:064x}", self.created));
+        let observed = Observed {
+            id: id.clone(),
+            name: spec.name.to_string(),
+            image: spec.image.clone(),
+            labels: spec.labels.clone(),
+            state: ContainerState::Created,
+            started_at: None,
+            address: None,
+            health: None,
+        };
+        self.containers.insert(id.clone(), FakeContainer { spec: spec.clone(), observed, log: Vec::new() });
+        let namesakes = self.containers.values().filter(|other| other.observed.name == spec.name.as_str()).count();
+        self.most_at_once = self.most_at_once.max(namesakes);
+        Ok(id)
+    }
+
+    fn start(&mut self, container: &ContainerId) -> Result<(), EngineError> {
+        let (addressless, number) = (self.addressless, self.created);
+        let container = self.existing(container)?;
+        container.observed.state = ContainerState::Running;
+        container.observed.started_at = Some(SystemClock.now());
+        if container.spec.network != Network::Blocked && !addressless {
+            container.observed.address = Some(IpAddr::V4(Ipv4Addr::from(0x0a00_0000 + number)));
+        }
+        Ok(())
+    }
+
+    fn existing(&mut self, container: &ContainerId) -> Result<&mut FakeContainer, EngineError> {
+        let missing = || EngineError::NoSuchContainer { container: container.to_string() };
+        self.containers.get_mut(container).ok_or_else(missing)
+    }
+}
