@@ -42,7 +42,7 @@ use serde::Serialize;
 pub use engine::{Engine, EngineHost, EngineKind, Timeouts};
 pub use error::{ConfigError, Origin, Problem};
 pub use identity::{Mode, Principal, User};
-pub use profile::{Network, OnExpire, Pool, Profile, Readiness, ReadinessKind, Restart};
+pub use profile::{HostMount, Network, OnExpire, Pool, Profile, Readiness, ReadinessKind, Restart};
 pub use secret::Secret;
 pub use service::{
     Chats, Http, Instance, Log, LogFormat, Metrics, Mounts, Reaper, Reconciler, Shutdown, State, Teardown, Volumes,

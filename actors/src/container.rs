@@ -22,6 +22,8 @@ pub struct ContainerSpec {
     pub environment: Environment,
     pub labels: BTreeMap<String, String>,
     pub mounts: Vec<Mount>,
+    /// Writable memory: the path inside, and its size in bytes.
+    pub tmpfs: BTreeMap<String, u64>,
     pub network: Network,
     pub limits: Limits,
     pub user: Option<User>,
@@ -72,6 +74,13 @@ pub fn compose(
         idle_timeout: request.idle_timeout(),
     };
     let mount = |source, target: &str, read_only| Mount { source, target: target.to_owned(), read_only };
+    let mut mounts = vec![
+        mount(chat_directory, &points.chat, false),
+        mount(request.volume.clone(), &points.volume, false),
+        mount(points.dependencies_source.clone(), &points.dependencies, true),
+        mount(points.lambda_tools_source.clone(), &points.lambda_tools, true),
+    ];
+    mounts.extend(profile.mounts.iter().cloned());
     ContainerSpec {
         name: ContainerName::of(instance, request.chat),
         image: profile.image.clone(),
@@ -81,12 +90,8 @@ pub fn compose(
             .overlaid(&request.environment)
             .with(environment::AGENT_ID, request.agent.as_str()),
         labels: labels.encode(),
-        mounts: vec![
-            mount(chat_directory, &points.chat, false),
-            mount(request.volume.clone(), &points.volume, false),
-            mount(points.dependencies_source.clone(), &points.dependencies, true),
-            mount(points.lambda_tools_source.clone(), &points.lambda_tools, true),
-        ],
+        mounts,
+        tmpfs: profile.tmpfs.clone(),
         network: profile.network.clone(),
         limits: profile.limits,
         user: profile.user,
@@ -103,11 +108,10 @@ fn spec_hash(profile: &Profile, points: &MountPoints) -> String {
     for (name, value) in profile.environment.iter() {
         let _ = write!(text, "{name}={value}\0");
     }
-    let Profile { image, command, port, network, limits, user, read_only_root, runtime, capabilities, .. } = profile;
-    let _ = write!(
-        text,
-        "{image:?}{command:?}{port}{network:?}{limits:?}{user:?}{read_only_root}{runtime:?}{capabilities:?}{points:?}"
-    );
+    let Profile { image, command, port, network, limits, mounts, tmpfs, user, .. } = profile;
+    let Profile { read_only_root, runtime, capabilities, .. } = profile;
+    let _ = write!(text, "{image:?}{command:?}{port}{network:?}{limits:?}{mounts:?}{tmpfs:?}{user:?}");
+    let _ = write!(text, "{read_only_root}{runtime:?}{capabilities:?}{points:?}");
     format!("{:016x}", fnv1a(text.as_bytes()))
 }
 

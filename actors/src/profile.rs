@@ -1,7 +1,9 @@
 //! A profile: what a sandbox is made of, named in the configuration and chosen by the caller.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
+use crate::container::Mount;
 use crate::environment::Environment;
 use crate::ids::ProfileName;
 
@@ -16,6 +18,10 @@ pub struct Profile {
     pub network: Network,
     pub environment: Environment,
     pub limits: Limits,
+    /// Besides the directories that every sandbox has.
+    pub mounts: Vec<Mount>,
+    /// Writable memory: the path inside, and its size in bytes.
+    pub tmpfs: BTreeMap<String, u64>,
     pub user: Option<User>,
     pub read_only_root: bool,
     /// An OCI runtime the engine knows, such as `runsc`; the engine's default where absent.

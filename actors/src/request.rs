@@ -80,6 +80,8 @@ pub(crate) mod tests {
                 network: Network::Named("sandboxd".into()),
                 environment: Environment::default(),
                 limits: Limits { memory_bytes: 1 << 30, cpus: 1.0, pids: 256, disk_bytes: None },
+                mounts: vec![],
+                tmpfs: Default::default(),
                 user: None,
                 read_only_root: false,
                 runtime: None,

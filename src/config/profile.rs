@@ -47,10 +47,26 @@ pub struct Profile {
     pub on_expire: OnExpire,
     pub restart: Restart,
     pub env: BTreeMap<String, Secret>,
+    /// More directories of the host, by their path inside.
+    pub mounts: BTreeMap<PathBuf, HostMount>,
     /// Writable memory, by its path inside.
     pub tmpfs: BTreeMap<PathBuf, Size>,
     pub readiness: Readiness,
     pub pool: Pool,
+}
+
+/// A directory of the host in every sandbox of a profile. Written `"/srv/models"`, or `"/srv/models:rw"`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HostMount {
+    pub source: PathBuf,
+    pub read_only: bool,
+}
+
+impl Serialize for HostMount {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mode = if self.read_only { "" } else { ":rw" };
+        serializer.serialize_str(&format!("{}{mode}", self.source.display()))
+    }
 }
 
 /// How a sandbox is connected.
@@ -137,6 +153,7 @@ impl Profile {
                 choice(&[("never", Restart::Never), ("on-failure", Restart::OnFailure)]),
             ),
             env: section.map("env", variable_name, secret),
+            mounts: section.map("mounts", mount_point, host_mount),
             tmpfs: section.map("tmpfs", mount_point, size::at_least(LEAST_TMPFS)),
             readiness: section.section("readiness", Readiness::read),
             pool: section.section("pool", Pool::read),
@@ -239,6 +256,20 @@ fn variable_name(name: &str) -> Parsed<String> {
 
 fn mount_point(path: &str) -> Parsed<PathBuf> {
     path_below_root(&Raw::Text(path.into()))
+}
+
+/// A colon separates source and mode here, and in what the engine is told, so no path may hold another one.
+fn host_mount(raw: &Raw) -> Parsed<HostMount> {
+    let expected = || raw.refuse(r#"a directory of the host such as "/srv/models" or "/srv/models:rw""#);
+    let text = raw.text().ok_or_else(expected)?;
+    let (source, read_only) = match text.split_once(':') {
+        None => (text, true),
+        Some((source, "ro")) => (source, true),
+        Some((source, "rw")) => (source, false),
+        Some(_) => return Err(expected()),
+    };
+    let source = path_below_root(&Raw::Text(source.into())).map_err(|_| expected())?;
+    Ok(HostMount { source, read_only })
 }
 
 impl Network {

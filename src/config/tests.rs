@@ -233,6 +233,8 @@ fn values_out_of_range_are_refused() {
         "profiles.default.pool.size = -1",
         "profiles.default.env.'A=B' = 'x'",
         "profiles.default.tmpfs.'/' = '1m'",
+        "profiles.default.mounts.'/models' = 'models'",
+        "profiles.default.mounts.'/models' = '/srv/models:rx'",
     ] {
         let key = wrong.split([' ', '\'']).next().expect("a key").trim_end_matches('.');
         let lines = refuse(wrong, NO_VARIABLES);
@@ -268,6 +270,10 @@ fn mount_points_must_not_overlap() {
     assert_eq!(
         refuse("profiles.x.tmpfs.'/chat/tmp' = '1m'", NO_VARIABLES),
         ["test.toml:1: profiles.x.tmpfs: /chat/tmp overlaps /chat of mounts.chat"]
+    );
+    assert_eq!(
+        refuse("profiles.x.mounts.'/chat' = '/srv'", NO_VARIABLES),
+        ["test.toml:1: profiles.x.mounts: /chat overlaps /chat of mounts.chat"]
     );
 }
 

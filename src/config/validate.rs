@@ -38,6 +38,9 @@ fn mounts(config: &Config, report: &mut Report) {
     }
     for (name, profile) in &config.profiles {
         let mut taken = taken.clone();
+        for path in profile.mounts.keys() {
+            place(format!("profiles.{name}.mounts"), path, &mut taken, report);
+        }
         for path in profile.tmpfs.keys() {
             place(format!("profiles.{name}.tmpfs"), path, &mut taken, report);
         }
