@@ -1,0 +1,121 @@
+//! From the configuration's profiles and mounts to the core's.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use sandboxd_actors::container::{Mount, MountPoints};
+use sandboxd_actors::environment::{Environment, InvalidVariable};
+use sandboxd_actors::host_path::{HostPath, InvalidHostPath};
+use sandboxd_actors::ids::{InvalidId, ProfileName};
+use sandboxd_actors::profile::{Limits, Network, Profile, Readiness, ReadinessCheck, User};
+
+use crate::config::{self, ReadinessKind};
+
+pub type Profiles = BTreeMap<ProfileName, Arc<Profile>>;
+
+/// What is wrong with a value only shows on this host.
+#[derive(Debug, thiserror::Error)]
+pub enum ProfileError {
+    #[error("profiles.{profile}: {source}")]
+    Name { profile: String, source: InvalidId },
+    #[error("profiles.{profile}.env: {source}")]
+    Environment { profile: String, source: InvalidVariable },
+    #[error("{key}: {path}: {source}")]
+    Unusable { key: String, path: PathBuf, source: io::Error },
+    #[error("{key}: {source}")]
+    Unmountable { key: String, source: InvalidHostPath },
+}
+
+/// All profiles, ready to make sandboxes of. `shared_network` serves those that name none.
+pub fn profiles(
+    configured: &BTreeMap<String, config::Profile>,
+    shared_network: &str,
+) -> Result<Profiles, ProfileError> {
+    configured
+        .iter()
+        .map(|(name, profile)| {
+            let profile = convert(name, profile, shared_network)?;
+            Ok((profile.name.clone(), Arc::new(profile)))
+        })
+        .collect()
+}
+
+/// Where every sandbox finds its directories. Those that all sandboxes share are made if they are not there.
+pub fn mount_points(mounts: &config::Mounts) -> Result<MountPoints, ProfileError> {
+    let inside = |path: &Path| path.to_string_lossy().into_owned();
+    Ok(MountPoints {
+        chat: inside(&mounts.chat),
+        volume: inside(&mounts.volume),
+        dependencies: inside(&mounts.dependencies),
+        lambda_tools: inside(&mounts.lambda_tools),
+        dependencies_source: made("mounts.dependencies_source", &mounts.dependencies_source)?,
+        lambda_tools_source: made("mounts.lambda_tools_source", &mounts.lambda_tools_source)?,
+    })
+}
+
+fn convert(name: &str, configured: &config::Profile, shared_network: &str) -> Result<Profile, ProfileError> {
+    let environment = configured.env.iter().map(|(name, value)| (name.clone(), value.expose().to_owned()));
+    let readiness = &configured.readiness;
+    let port = readiness.port.unwrap_or(configured.port);
+    let mount = |(target, mount): (&PathBuf, &config::HostMount)| {
+        let key = format!("profiles.{name}.mounts");
+        let source = existing(&key, &mount.source)?;
+        Ok(Mount { source, target: target.to_string_lossy().into_owned(), read_only: mount.read_only })
+    };
+    Ok(Profile {
+        name: name.parse().map_err(|source| ProfileError::Name { profile: name.into(), source })?,
+        image: configured.image.clone(),
+        command: configured.command.clone(),
+        port: configured.port,
+        network: match &configured.network {
+            config::Network::Shared => Network::Named(shared_network.to_owned()),
+            config::Network::Blocked => Network::Blocked,
+            config::Network::Named(network) => Network::Named(network.clone()),
+        },
+        environment: Environment::checked(environment)
+            .map_err(|source| ProfileError::Environment { profile: name.into(), source })?,
+        limits: Limits {
+            memory_bytes: configured.memory.bytes(),
+            cpus: configured.cpus,
+            pids: configured.pids,
+            disk_bytes: configured.disk.map(|disk| disk.bytes()),
+        },
+        mounts: configured.mounts.iter().map(mount).collect::<Result<_, _>>()?,
+        tmpfs: configured.tmpfs.iter().map(|(path, size)| (path.to_string_lossy().into(), size.bytes())).collect(),
+        user: configured.user.map(|user| User { uid: user.uid, gid: user.gid }),
+        read_only_root: configured.read_only_root,
+        runtime: configured.runtime.clone(),
+        capabilities: configured.capabilities.clone(),
+        readiness: Readiness {
+            check: match readiness.kind {
+                ReadinessKind::None => ReadinessCheck::None,
+                ReadinessKind::Http => ReadinessCheck::Http { port, path: readiness.path.clone() },
+                ReadinessKind::Tcp => ReadinessCheck::Tcp { port },
+                ReadinessKind::Health => ReadinessCheck::Health,
+            },
+            timeout: readiness.timeout,
+        },
+        ttl: configured.ttl,
+        idle_timeout: configured.idle_timeout,
+    })
+}
+
+fn made(key: &str, path: &Path) -> Result<HostPath, ProfileError> {
+    std::fs::create_dir_all(path).map_err(|source| ProfileError::Unusable {
+        key: key.to_owned(),
+        path: path.to_owned(),
+        source,
+    })?;
+    existing(key, path)
+}
+
+fn existing(key: &str, path: &Path) -> Result<HostPath, ProfileError> {
+    let canonical = path.canonicalize().map_err(|source| ProfileError::Unusable {
+        key: key.to_owned(),
+        path: path.to_owned(),
+        source,
+    })?;
+    HostPath::from_canonical(&canonical).map_err(|source| ProfileError::Unmountable { key: key.to_owned(), source })
+}

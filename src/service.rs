@@ -1,0 +1,1 @@
+//! The one place where everything is put together.

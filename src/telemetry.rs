@@ -1,0 +1,65 @@
+//! What the service tells about itself: logs for people or programs, and metrics for Prometheus.
+
+use std::io::{self, IsTerminal};
+use std::net::SocketAddr;
+
+use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder};
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::ParseError;
+
+use crate::config::{Log, LogFormat};
+
+/// Overrides `log.filter` for one run, such as `SANDBOXD_LOG=debug`.
+pub const LOG_VARIABLE: &str = "SANDBOXD_LOG";
+
+#[derive(Debug, thiserror::Error)]
+pub enum TelemetryError {
+    #[error("{LOG_VARIABLE}: {0}")]
+    Filter(#[from] ParseError),
+    #[error("metrics.listen: {address}: {source}")]
+    Metrics { address: SocketAddr, source: BuildError },
+}
+
+/// From a millisecond, which is a quick look at the engine, to a minute, which is a start that gave up.
+const DURATION_BUCKETS: [f64; 14] =
+    [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0];
+
+/// Logs go to standard error, where a service manager collects them.
+pub fn start_logging(log: &Log) -> Result<(), TelemetryError> {
+    let filter = match std::env::var(LOG_VARIABLE) {
+        Ok(filter) => EnvFilter::try_new(filter)?,
+        Err(_) => EnvFilter::try_new(&log.filter)?,
+    };
+    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
+    match log.format {
+        LogFormat::Human => lines.with_ansi(io::stderr().is_terminal()).init(),
+        LogFormat::Json => lines.json().flatten_event(true).init(),
+    }
+    Ok(())
+}
+
+/// Serves metrics on `address`, from within a runtime.
+pub fn serve_metrics(address: SocketAddr) -> Result<(), TelemetryError> {
+    PrometheusBuilder::new()
+        .set_buckets_for_metric(Matcher::Suffix("_seconds".into()), &DURATION_BUCKETS)
+        .and_then(|builder| builder.with_http_listener(address).install())
+        .map_err(|source| TelemetryError::Metrics { address, source })?;
+    describe();
+    Ok(())
+}
+
+fn describe() {
+    use metrics::{Unit, describe_counter, describe_gauge, describe_histogram, gauge};
+    describe_gauge!("sandboxd_build_info", "Always 1; its labels tell the version");
+    gauge!("sandboxd_build_info", "version" => env!("CARGO_PKG_VERSION")).set(1);
+    describe_gauge!("sandboxd_sandboxes", "Sandboxes by status");
+    describe_counter!("sandboxd_create_total", "Answered creates by outcome");
+    describe_histogram!("sandboxd_create_duration_seconds", Unit::Seconds, "From request to answer, by outcome");
+    describe_counter!("sandboxd_delete_total", "Answered deletes by result");
+    describe_counter!("sandboxd_transitions_total", "Changes of a sandbox's status, by new status and reason");
+    describe_counter!("sandboxd_owed_tear_down_retries_total", "Removals that failed and are tried again");
+    describe_counter!("sandboxd_chat_restarts_total", "Actors of chats that failed and were started again");
+    describe_counter!("sandboxd_adoptions_total", "Containers found at start-up, by what became of them");
+    describe_histogram!("sandboxd_engine_operation_duration_seconds", Unit::Seconds, "Calls to the engine");
+    describe_counter!("sandboxd_engine_errors_total", "Failed calls to the engine by operation and kind of error");
+}
