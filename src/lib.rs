@@ -1,3 +1,6 @@
 //! sandboxd, the service around the core.
 
 pub mod config;
+
+pub mod profiles;
+pub mod telemetry;

@@ -84,7 +84,7 @@ fn convert(name: &str, configured: &config::Profile, shared_network: &str) -> Re
         },
         mounts: configured.mounts.iter().map(mount).collect::<Result<_, _>>()?,
         tmpfs: configured.tmpfs.iter().map(|(path, size)| (path.to_string_lossy().into(), size.bytes())).collect(),
-        user: configured.user.map(|user| User { uid: user.uid, gid: user.gid }),
+        user: configured.user.map(|user| User { uid: user.uid, gid: user.gid.unwrap_or(user.uid) }),
         read_only_root: configured.read_only_root,
         runtime: configured.runtime.clone(),
         capabilities: configured.capabilities.clone(),
