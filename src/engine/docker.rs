@@ -1,0 +1,139 @@
+//! Docker, and whatever else speaks its API, such as Podman.
+//!
+//! Each file is one subject: where the engine is ([`locate`]), what a container is made of ([`create`]), how one is
+//! read back ([`observe`]), its network ([`network`]), its last output ([`logs`]), and what the engine's errors mean
+//! ([`errors`]).
+//!
+//! An engine that does not answer yet is no reason not to start: it is looked for at the first call, and again at each
+//! call until it is found. Once found it is never exchanged for another one. "Auto" could otherwise wander to a second
+//! engine while the first restarts, and take every sandbox for gone.
+
+mod create;
+mod errors;
+mod locate;
+mod logs;
+mod network;
+mod observe;
+
+pub use locate::InvalidHost;
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bollard::query_parameters::{
+    CreateContainerOptions, ListContainersOptionsBuilder, RemoveContainerOptionsBuilder, StopContainerOptionsBuilder,
+};
+use sandboxd_actors::container::ContainerSpec;
+use sandboxd_actors::engine::{Engine, EngineError, EngineIdentity, NetworkSpec, Observed, Operation};
+use sandboxd_actors::ids::{ContainerId, InstanceName};
+use sandboxd_actors::labels;
+use tokio::sync::OnceCell;
+
+use errors::{Failure, OrGone};
+use locate::{Hosts, Located};
+
+/// How often a removal that the engine is already busy with is asked for again.
+const REMOVAL_POLL: Duration = Duration::from_millis(100);
+
+#[derive(Debug)]
+pub struct DockerEngine {
+    hosts: Hosts,
+    located: OnceCell<Located>,
+}
+
+impl DockerEngine {
+    /// `host` is `auto` or `unix:///path/to/socket`. Nothing is contacted yet.
+    pub fn connect(host: &str) -> Result<Self, InvalidHost> {
+        Ok(Self { hosts: Hosts::parse(host)?, located: OnceCell::new() })
+    }
+
+    /// Every socket at which this engine is or may yet be found. Whoever can reach one of them owns the host.
+    pub fn sockets(&self) -> Vec<PathBuf> {
+        self.hosts.sockets()
+    }
+
+    async fn client(&self) -> Result<&bollard::Docker, EngineError> {
+        Ok(&self.located().await?.docker)
+    }
+
+    async fn located(&self) -> Result<&Located, EngineError> {
+        self.located.get_or_try_init(|| self.hosts.locate()).await
+    }
+}
+
+#[async_trait]
+impl Engine for DockerEngine {
+    async fn identify(&self) -> Result<EngineIdentity, EngineError> {
+        let Located { docker, host } = self.located().await?;
+        let version = docker.version().await.during(Operation::Identify)?;
+        let components = version.components.unwrap_or_default();
+        let podman = components.iter().any(|component| component.name.contains("Podman"));
+        Ok(EngineIdentity {
+            kind: if podman { "podman" } else { "docker" }.to_owned(),
+            version: version.version.unwrap_or_default(),
+            // Requests name no version, so the engine answers each in its own newest one.
+            api_version: version.api_version.unwrap_or_default(),
+            host: host.clone(),
+        })
+    }
+
+    async fn ensure_network(&self, network: &NetworkSpec) -> Result<(), EngineError> {
+        network::ensure(self.client().await?, network).await
+    }
+
+    async fn has_image(&self, image: &str) -> Result<bool, EngineError> {
+        let answer = self.client().await?.inspect_image(image).await;
+        Ok(answer.or_gone(Operation::HasImage)?.is_some())
+    }
+
+    async fn create(&self, container: &ContainerSpec) -> Result<ContainerId, EngineError> {
+        let name = CreateContainerOptions { name: Some(container.name.to_string()), ..Default::default() };
+        let answer = self.client().await?.create_container(Some(name), create::body(container)).await;
+        answer.map(|created| ContainerId::new(created.id)).map_err(|error| errors::of_create(container, error))
+    }
+
+    async fn start(&self, container: &ContainerId) -> Result<(), EngineError> {
+        let answer = self.client().await?.start_container(container.as_str(), None).await;
+        answer.map_err(|error| errors::of_container(Operation::Start, container, error))
+    }
+
+    async fn inspect(&self, id_or_name: &str) -> Result<Option<Observed>, EngineError> {
+        let answer = self.client().await?.inspect_container(id_or_name, None).await;
+        answer.or_gone(Operation::Inspect)?.map(observe::inspected).transpose()
+    }
+
+    async fn list(&self, instance: &InstanceName) -> Result<Vec<Observed>, EngineError> {
+        let ours = vec![format!("{}=true", labels::MANAGED), format!("{}={instance}", labels::INSTANCE)];
+        let options =
+            ListContainersOptionsBuilder::default().all(true).filters(&HashMap::from([("label", ours)])).build();
+        let answer = self.client().await?.list_containers(Some(options)).await;
+        answer.during(Operation::List)?.into_iter().map(observe::listed).collect()
+    }
+
+    async fn stop(&self, container: &ContainerId, grace: Duration) -> Result<(), EngineError> {
+        // The engine counts in whole seconds. Rounded up, for a grace of zero is a kill.
+        let seconds = i32::try_from(grace.as_millis().div_ceil(1000)).unwrap_or(i32::MAX);
+        let options = StopContainerOptionsBuilder::default().t(seconds).build();
+        let answer = self.client().await?.stop_container(container.as_str(), Some(options)).await;
+        answer.or_gone(Operation::Stop).map(drop)
+    }
+
+    async fn remove(&self, container: &ContainerId) -> Result<(), EngineError> {
+        let docker = self.client().await?;
+        let options = RemoveContainerOptionsBuilder::default().force(true).v(true).build();
+        // Someone else's removal may still fail, so it is asked again for ours rather than waited for theirs. The
+        // caller's deadline ends the loop.
+        loop {
+            match docker.remove_container(container.as_str(), Some(options.clone())).await {
+                Err(error) if errors::is_removal_in_progress(&error) => tokio::time::sleep(REMOVAL_POLL).await,
+                answer => return answer.or_gone(Operation::Remove).map(drop),
+            }
+        }
+    }
+
+    async fn log_tail(&self, container: &ContainerId, lines: usize) -> Result<Vec<String>, EngineError> {
+        logs::tail(self.client().await?, container, lines).await
+    }
+}

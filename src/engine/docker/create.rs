@@ -1,0 +1,83 @@
+//! What a sandbox's container is made of, in the engine's words.
+
+use std::collections::HashMap;
+
+use bollard::models::{
+    ContainerCreateBody, HostConfig, HostConfigLogConfig, Mount as DockerMount, MountBindOptions, MountType,
+};
+use sandboxd_actors::container::{ContainerSpec, Mount};
+use sandboxd_actors::profile::Network;
+
+pub(super) fn body(spec: &ContainerSpec) -> ContainerCreateBody {
+    ContainerCreateBody {
+        image: Some(spec.image.clone()),
+        cmd: (!spec.command.is_empty()).then(|| spec.command.clone()),
+        env: Some(spec.environment.iter().map(|(name, value)| format!("{name}={value}")).collect()),
+        labels: Some(spec.labels.clone().into_iter().collect()),
+        user: spec.user.map(|user| format!("{}:{}", user.uid, user.gid)),
+        hostname: Some("sandbox".to_owned()),
+        host_config: Some(host_config(spec)),
+        ..Default::default()
+    }
+}
+
+fn host_config(spec: &ContainerSpec) -> HostConfig {
+    let memory = i64::try_from(spec.limits.memory_bytes).unwrap_or(i64::MAX);
+    HostConfig {
+        mounts: Some(spec.mounts.iter().map(mount).collect()),
+        network_mode: Some(match &spec.network {
+            Network::Blocked => "none".to_owned(),
+            Network::Named(name) => name.clone(),
+        }),
+
+        memory: Some(memory),
+        // Memory and swap together: none of it is swap.
+        memory_swap: Some(memory),
+        nano_cpus: Some((spec.limits.cpus * 1e9).round() as i64),
+        pids_limit: Some(i64::from(spec.limits.pids)),
+        storage_opt: spec.limits.disk_bytes.map(|bytes| HashMap::from([("size".to_owned(), bytes.to_string())])),
+        log_config: Some(log_config()),
+
+        cap_drop: Some(vec!["ALL".to_owned()]),
+        cap_add: Some(spec.capabilities.clone()),
+        security_opt: Some(vec!["no-new-privileges".to_owned()]),
+        privileged: Some(false),
+        ipc_mode: Some("private".to_owned()),
+        init: Some(true),
+        runtime: spec.runtime.clone(),
+        readonly_rootfs: Some(spec.read_only_root),
+        tmpfs: Some(writable_memory(spec)),
+        ..Default::default()
+    }
+}
+
+/// As a mount, not as a bind: the engine creates a bind's missing source, with root as its owner.
+fn mount(mount: &Mount) -> DockerMount {
+    DockerMount {
+        typ: Some(MountType::BIND),
+        source: Some(mount.source.as_str().to_owned()),
+        target: Some(mount.target.clone()),
+        read_only: Some(mount.read_only),
+        // Engines before 25 make the source read-only, but not what is mounted below it: that is left out instead.
+        bind_options: mount.read_only.then(|| MountBindOptions { non_recursive: Some(true), ..Default::default() }),
+        ..Default::default()
+    }
+}
+
+/// What a sandbox prints must not fill the host's disk, and its last lines must be readable.
+fn log_config() -> HostConfigLogConfig {
+    let options = [("max-size", "8m"), ("max-file", "2")];
+    HostConfigLogConfig {
+        typ: Some("json-file".to_owned()),
+        config: Some(options.map(|(name, value)| (name.to_owned(), value.to_owned())).into()),
+    }
+}
+
+/// Where the root file system is read-only, there is somewhere to write at `/tmp`, whatever the profile says. Its pages
+/// count as the sandbox's memory, so it needs no limit of its own.
+fn writable_memory(spec: &ContainerSpec) -> HashMap<String, String> {
+    let options = "rw,exec,nosuid,nodev,mode=1777";
+    let scratch = spec.read_only_root.then(|| ("/tmp".to_owned(), options.to_owned()));
+    let asked = spec.tmpfs.iter().map(|(path, size)| (path.clone(), format!("{options},size={size}")));
+    scratch.into_iter().chain(asked).collect()
+}

@@ -1,0 +1,107 @@
+//! The last lines that a container printed.
+
+use std::collections::VecDeque;
+
+use bollard::Docker;
+use bollard::container::LogOutput;
+use bollard::query_parameters::LogsOptionsBuilder;
+use futures_util::TryStreamExt;
+use sandboxd_actors::engine::{EngineError, Operation};
+use sandboxd_actors::ids::ContainerId;
+
+use super::errors;
+
+/// These lines end up in answers and logs, where one of megabytes helps nobody.
+const LINE_LIMIT: usize = 4096;
+
+pub(super) async fn tail(docker: &Docker, container: &ContainerId, lines: usize) -> Result<Vec<String>, EngineError> {
+    let options = LogsOptionsBuilder::default().stdout(true).stderr(true).tail(&lines.to_string()).build();
+    let mut output = docker.logs(container.as_str(), Some(options));
+    let mut tail = Tail::new(lines);
+    let failed = |error| errors::of_container(Operation::LogTail, container, error);
+    while let Some(piece) = output.try_next().await.map_err(failed)? {
+        let stream = usize::from(matches!(piece, LogOutput::StdErr { .. }));
+        tail.push(stream, &piece.into_bytes());
+    }
+    Ok(tail.finish())
+}
+
+/// Puts lines together from pieces of two streams: the engine breaks long lines up, and may mix the streams between.
+struct Tail {
+    limit: usize,
+    lines: VecDeque<String>,
+    begun: [Option<Vec<u8>>; 2],
+}
+
+impl Tail {
+    fn new(limit: usize) -> Self {
+        Self { limit, lines: VecDeque::new(), begun: [None, None] }
+    }
+
+    fn push(&mut self, stream: usize, piece: &[u8]) {
+        for part in piece.split_inclusive(|byte| *byte == b'\n') {
+            let text = part.strip_suffix(b"\n").unwrap_or(part);
+            let line = self.begun[stream].get_or_insert_default();
+            // One byte over is enough to know that it was too long.
+            let room = (LINE_LIMIT + 1).saturating_sub(line.len());
+            line.extend_from_slice(&text[..text.len().min(room)]);
+            if text.len() < part.len() {
+                self.end(stream);
+            }
+        }
+    }
+
+    fn end(&mut self, stream: usize) {
+        let Some(mut line) = self.begun[stream].take() else { return };
+        let too_long = line.len() > LINE_LIMIT;
+        line.truncate(LINE_LIMIT);
+        let text = String::from_utf8_lossy(&line);
+        let text = text.trim_end_matches('\r');
+        self.lines.push_back(if too_long { format!("{text}…") } else { text.to_owned() });
+        if self.lines.len() > self.limit {
+            self.lines.pop_front();
+        }
+    }
+
+    fn finish(mut self) -> Vec<String> {
+        self.end(0);
+        self.end(1);
+        self.lines.into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines(limit: usize, pieces: &[(usize, &[u8])]) -> Vec<String> {
+        let mut tail = Tail::new(limit);
+        for (stream, piece) in pieces {
+            tail.push(*stream, piece);
+        }
+        tail.finish()
+    }
+
+    #[test]
+    fn pieces_become_lines_in_the_order_in_which_they_end() {
+        assert_eq!(lines(9, &[(0, b"a"), (1, b"x\n"), (0, b"b\nc\n\n"), (1, b"y")]), ["x", "ab", "c", "", "y"]);
+    }
+
+    #[test]
+    fn only_the_last_lines_are_kept() {
+        assert_eq!(lines(2, &[(0, b"a\nb\nc\n")]), ["b", "c"]);
+        assert_eq!(lines(0, &[(0, b"a\nb")]), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_line_without_end_is_cut() {
+        let shown = lines(9, &[(0, &[b'x'; 5000]), (0, &[b'y'; 5000]), (0, b"\nnext\n")]);
+        assert_eq!(shown[0], format!("{}…", "x".repeat(LINE_LIMIT)));
+        assert_eq!(shown[1], "next");
+    }
+
+    #[test]
+    fn what_is_not_text_is_shown_as_far_as_it_is() {
+        assert_eq!(lines(9, &[(0, b"a\xff\r\n")]), ["a\u{fffd}"]);
+    }
+}

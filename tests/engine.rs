@@ -1,0 +1,497 @@
+//! What the core may rely on, whichever engine it is given. Run against a real one: `DOCKER_HOST`, or the usual sockets.
+
+#[path = "support/engine.rs"]
+mod support;
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use sandboxd::engine::docker::DockerEngine;
+use sandboxd_actors::container::ContainerSpec;
+use sandboxd_actors::engine::{ContainerState, Engine, EngineError, Exit, Health, NetworkSpec};
+use sandboxd_actors::environment::Environment;
+use sandboxd_actors::host_path::HostPath;
+use sandboxd_actors::ids::ContainerId;
+use sandboxd_actors::profile::{Limits, Network, User};
+use support::{TestInstance, eventually};
+
+fn nobody() -> ContainerId {
+    ContainerId::new("0123456789abcdef")
+}
+
+fn field<'a>(lines: &'a [String], name: &str) -> &'a str {
+    let value = |line: &'a String| line.strip_prefix(name).and_then(|rest| rest.strip_prefix(':'));
+    lines.iter().find_map(value).unwrap_or_else(|| panic!("no {name} in {lines:?}")).trim()
+}
+
+// ---- the engine ----
+
+#[tokio::test]
+async fn the_engine_says_who_it_is() {
+    let instance = TestInstance::new();
+    let identity = instance.engine.identify().await.unwrap();
+    assert!(["docker", "podman"].contains(&identity.kind.as_str()), "{identity:?}");
+    assert!(!identity.version.is_empty() && !identity.api_version.is_empty(), "{identity:?}");
+    assert!(identity.host.starts_with("unix:///"), "{identity:?}");
+}
+
+#[tokio::test]
+async fn an_engine_that_comes_late_is_found_by_the_next_call() {
+    let instance = TestInstance::new();
+    let real = instance.engine.identify().await.unwrap().host;
+    let socket = instance.path("late.sock");
+    let late = DockerEngine::connect(&format!("unix://{}", socket.display())).unwrap();
+
+    let error = late.inspect("any").await.unwrap_err();
+    assert!(matches!(error, EngineError::Unreachable { .. }) && !error.may_have_happened(), "{error}");
+    assert!(error.to_string().contains("late.sock"), "{error}");
+
+    std::os::unix::fs::symlink(real.strip_prefix("unix://").unwrap(), &socket).unwrap();
+    assert_eq!(late.inspect("any").await, Ok(None));
+
+    std::fs::remove_file(&socket).unwrap();
+    let error = late.inspect("any").await.unwrap_err();
+    assert!(matches!(error, EngineError::Unreachable { .. }), "{error}");
+}
+
+#[tokio::test]
+async fn a_call_that_breaks_off_may_have_happened() {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let instance = TestInstance::new();
+    let socket = instance.path("broken.sock");
+    let listener = tokio::net::UnixListener::bind(&socket).unwrap();
+    let server = tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let mut request = vec![0; 65536];
+            let length = stream.read(&mut request).await.unwrap();
+            if request[..length].starts_with(b"GET /_ping") {
+                stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nOK").await.unwrap();
+            }
+        }
+    });
+    let broken = DockerEngine::connect(&format!("unix://{}", socket.display())).unwrap();
+    let error = broken.create(&instance.spec("true")).await.unwrap_err();
+    assert!(matches!(error, EngineError::Interrupted { .. }) && error.may_have_happened(), "{error}");
+    server.abort();
+}
+
+#[tokio::test]
+async fn an_image_is_there_or_not() {
+    let instance = TestInstance::new();
+    assert_eq!(instance.engine.has_image(&support::test_image()).await, Ok(true));
+    assert_eq!(instance.engine.has_image("sandboxd-no-such-image:none").await, Ok(false));
+}
+
+#[tokio::test]
+async fn a_network_is_made_once_however_many_ask() {
+    let instance = TestInstance::new();
+    let network = instance.network();
+    let asked = (0..6).map(|_| instance.engine.ensure_network(&network));
+    for answer in futures_util::future::join_all(asked).await {
+        answer.unwrap();
+    }
+    let all = instance.raw().await.list_networks(None).await.unwrap();
+    assert_eq!(all.iter().filter(|one| one.name.as_deref() == Some(&network.name)).count(), 1);
+}
+
+#[tokio::test]
+async fn a_network_whose_name_contains_anothers_is_another() {
+    let instance = TestInstance::new();
+    instance.engine.ensure_network(&instance.network()).await.unwrap();
+    let mut shorter = instance.network();
+    shorter.name.pop();
+    instance.engine.ensure_network(&shorter).await.unwrap();
+    let found = instance.raw().await.inspect_network(&shorter.name, None).await.unwrap();
+    assert_eq!(found.name, Some(shorter.name));
+}
+
+// ---- a container's life ----
+
+#[tokio::test]
+async fn a_name_is_given_once() {
+    let instance = TestInstance::new();
+    let spec = instance.spec("true");
+    instance.engine.create(&spec).await.unwrap();
+    assert_eq!(instance.engine.create(&spec).await, Err(EngineError::NameTaken { name: spec.name.to_string() }));
+}
+
+#[tokio::test]
+async fn a_missing_image_is_named() {
+    let instance = TestInstance::new();
+    let image = "sandboxd-no-such-image:none".to_owned();
+    let spec = ContainerSpec { image: image.clone(), ..instance.spec("true") };
+    assert_eq!(instance.engine.create(&spec).await, Err(EngineError::ImageNotFound { image }));
+}
+
+#[tokio::test]
+async fn a_container_is_seen_as_created_running_and_gone() {
+    let instance = TestInstance::new();
+    instance.engine.ensure_network(&instance.network()).await.unwrap();
+    let mut spec = instance.spec("exec sleep infinity");
+    spec.network = Network::Named(instance.network().name);
+    let id = instance.engine.create(&spec).await.unwrap();
+
+    let created = instance.engine.inspect(spec.name.as_str()).await.unwrap().unwrap();
+    assert_eq!((created.state, created.started_at, created.address), (ContainerState::Created, None, None));
+    assert_eq!((&created.id, created.name.as_str()), (&id, spec.name.as_str()));
+    assert_eq!((created.image, created.health), (spec.image.clone(), None));
+    // Those of the image are among them.
+    assert!(spec.labels.iter().all(|(label, value)| created.labels.get(label) == Some(value)), "{:?}", created.labels);
+
+    instance.engine.start(&id).await.unwrap();
+    instance.engine.start(&id).await.unwrap();
+    let running = instance.observe(&id).await;
+    assert_eq!(running.state, ContainerState::Running);
+    assert!(running.started_at.is_some() && running.address.is_some(), "{running:?}");
+
+    instance.engine.remove(&id).await.unwrap();
+    assert_eq!(instance.engine.inspect(id.as_str()).await, Ok(None));
+    assert_eq!(instance.engine.inspect(spec.name.as_str()).await, Ok(None));
+}
+
+#[tokio::test]
+async fn what_is_gone_can_be_stopped_and_removed_but_not_started() {
+    let instance = TestInstance::new();
+    let gone = EngineError::NoSuchContainer { container: nobody().to_string() };
+    assert_eq!(instance.engine.start(&nobody()).await, Err(gone.clone()));
+    assert_eq!(instance.engine.log_tail(&nobody(), 5).await, Err(gone));
+    assert_eq!(instance.engine.stop(&nobody(), Duration::ZERO).await, Ok(()));
+    assert_eq!(instance.engine.remove(&nobody()).await, Ok(()));
+    assert_eq!(instance.engine.inspect(nobody().as_str()).await, Ok(None));
+}
+
+#[tokio::test]
+async fn removals_at_the_same_time_all_succeed() {
+    let instance = TestInstance::new();
+    let id = instance.launch(&instance.spec("exec sleep infinity")).await;
+    let removals = (0..4).map(|_| instance.engine.remove(&id));
+    for answer in futures_util::future::join_all(removals).await {
+        assert_eq!(answer, Ok(()));
+    }
+    assert_eq!(instance.engine.inspect(id.as_str()).await, Ok(None));
+}
+
+#[tokio::test]
+async fn a_stopped_container_had_its_grace() {
+    let instance = TestInstance::new();
+    let id =
+        instance.launch(&instance.spec("trap 'echo bye; exit 7' TERM; echo up; while :; do sleep 0.1; done")).await;
+    eventually("it is up", || async {
+        instance.engine.log_tail(&id, 1).await.unwrap().contains(&"up".to_owned()).then_some(())
+    })
+    .await;
+    instance.engine.stop(&id, Duration::from_secs(20)).await.unwrap();
+    instance.engine.stop(&id, Duration::from_secs(20)).await.unwrap();
+    assert_eq!(instance.exit(&id).await, Exit { code: 7, oom_killed: false });
+    assert_eq!(instance.engine.log_tail(&id, 1).await.unwrap(), ["bye"]);
+}
+
+#[tokio::test]
+async fn a_grace_of_zero_is_a_kill() {
+    let instance = TestInstance::new();
+    let id = instance.launch(&instance.spec("trap '' TERM; while :; do sleep 0.1; done")).await;
+    instance.engine.stop(&id, Duration::ZERO).await.unwrap();
+    assert_eq!(instance.exit(&id).await.signal(), Some(9));
+}
+
+#[tokio::test]
+async fn running_out_of_memory_is_told_from_other_ends() {
+    let instance = TestInstance::new();
+    let mut spec = instance.spec("exec tail /dev/zero");
+    spec.limits = Limits { memory_bytes: 16 << 20, ..spec.limits };
+    let id = instance.launch(&spec).await;
+    // The engine may notice the cause a moment after the end.
+    let exit =
+        eventually("it is out of memory", || async { Some(instance.exit(&id).await).filter(|exit| exit.oom_killed) })
+            .await;
+    assert_eq!(exit, Exit { code: 137, oom_killed: true });
+}
+
+#[tokio::test]
+async fn an_instance_sees_its_own_containers_only() {
+    let (ours, theirs) = (TestInstance::new(), TestInstance::new());
+    ours.engine.ensure_network(&ours.network()).await.unwrap();
+    let mut spec = ours.spec("exec sleep infinity");
+    spec.network = Network::Named(ours.network().name);
+    let running = ours.launch(&spec).await;
+    let created = ours.engine.create(&ours.spec("true")).await.unwrap();
+    let ended = ours.launch(&ours.spec("exit 3")).await;
+    ours.exit(&ended).await;
+    theirs.engine.create(&theirs.spec("true")).await.unwrap();
+
+    let listed = ours.engine.list(&ours.name).await.unwrap();
+    let seen: HashSet<_> = listed.iter().map(|container| container.id.clone()).collect();
+    assert_eq!(seen, HashSet::from([running.clone(), created.clone(), ended.clone()]));
+    for container in listed {
+        let whole = ours.observe(&container.id).await;
+        assert_eq!((&container.name, &container.image, &container.labels), (&whole.name, &whole.image, &whole.labels));
+        assert_eq!(container.address, whole.address);
+        if container.id == ended {
+            assert_eq!(container.state, ContainerState::Exited(None));
+        } else {
+            assert_eq!(container.state, whole.state);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_health_check_is_seen_to_succeed_and_to_fail() {
+    let instance = TestInstance::new();
+    let mut spec = instance.spec("exec httpd -f -p 8080 -h /www");
+    spec.image = "sandboxd-healthcheck:test".into();
+    let healthy = instance.launch(&spec).await;
+    let mut spec = instance.spec("exec sleep infinity");
+    spec.image = "sandboxd-healthcheck:test".into();
+    let unhealthy = instance.launch(&spec).await;
+    let becomes = |id: ContainerId, health: Health| {
+        let instance = &instance;
+        async move {
+            eventually("its health is known", || async {
+                (instance.observe(&id).await.health == Some(health)).then_some(())
+            })
+            .await
+        }
+    };
+    becomes(healthy, Health::Healthy).await;
+    becomes(unhealthy, Health::Unhealthy).await;
+}
+
+// ---- what it prints ----
+
+#[tokio::test]
+async fn the_last_lines_come_in_order_from_both_streams() {
+    let instance = TestInstance::new();
+    let script = "for n in 1 2 3 4 5; do echo out $n; echo err $n >&2; done";
+    let lines = instance.output(&instance.spec(script)).await;
+    // Each stream has its own way to the engine, so only the order within one is certain.
+    for stream in ["out", "err"] {
+        let of_stream: Vec<_> = lines.iter().filter_map(|line| line.strip_prefix(stream)).collect();
+        assert_eq!(of_stream, [" 1", " 2", " 3", " 4", " 5"]);
+    }
+}
+
+#[tokio::test]
+async fn no_more_than_the_last_lines_are_read() {
+    let instance = TestInstance::new();
+    let id = instance.launch(&instance.spec("seq 1000; printf unended")).await;
+    instance.exit(&id).await;
+    assert_eq!(instance.engine.log_tail(&id, 3).await.unwrap(), ["999", "1000", "unended"]);
+    assert_eq!(instance.engine.log_tail(&id, 0).await.unwrap(), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn a_line_of_megabytes_is_cut() {
+    let instance = TestInstance::new();
+    let lines = instance.output(&instance.spec("yes | tr -d '\\n' | head -c 1000000; echo; echo end")).await;
+    assert_eq!(lines.last().unwrap(), "end");
+    assert!(lines.iter().all(|line| line.len() < 5000));
+}
+
+#[tokio::test]
+async fn a_container_that_never_started_printed_nothing() {
+    let instance = TestInstance::new();
+    let id = instance.engine.create(&instance.spec("true")).await.unwrap();
+    assert_eq!(instance.engine.log_tail(&id, 5).await, Ok(Vec::new()));
+}
+
+// ---- what it is made of ----
+
+#[tokio::test]
+async fn a_sandbox_has_no_privileges_and_an_init() {
+    let instance = TestInstance::new();
+    let script = "cat /proc/self/status; echo init: $(cat /proc/1/comm); echo host: $(hostname)";
+    let lines = instance.output(&instance.spec(script)).await;
+    for capabilities in ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"] {
+        assert_eq!(field(&lines, capabilities), "0000000000000000", "{capabilities}");
+    }
+    assert_eq!(field(&lines, "NoNewPrivs"), "1");
+    assert_eq!(field(&lines, "Seccomp"), "2");
+    assert_ne!(field(&lines, "init"), "sh");
+    assert_eq!(field(&lines, "host"), "sandbox");
+}
+
+#[tokio::test]
+async fn capabilities_are_given_back_one_by_one() {
+    let instance = TestInstance::new();
+    let mut spec = instance.spec("cat /proc/self/status");
+    spec.capabilities = vec!["NET_BIND_SERVICE".into()];
+    let lines = instance.output(&spec).await;
+    assert_eq!(field(&lines, "CapEff"), "0000000000000400");
+    assert_eq!(field(&lines, "CapBnd"), "0000000000000400");
+}
+
+#[tokio::test]
+async fn limits_reach_the_engine() {
+    let instance = TestInstance::new();
+    let id = instance.engine.create(&instance.spec("true")).await.unwrap();
+    let config = instance.raw().await.inspect_container(id.as_str(), None).await.unwrap().host_config.unwrap();
+    assert_eq!(config.memory, Some(64 << 20));
+    assert_eq!(config.memory_swap, Some(64 << 20));
+    assert_eq!(config.nano_cpus, Some(500_000_000));
+    assert_eq!(config.pids_limit, Some(32));
+    assert_eq!(config.privileged, Some(false));
+    let restart = config.restart_policy.and_then(|policy| policy.name).map(|name| name.to_string());
+    assert!(["", "no"].contains(&restart.unwrap_or_default().as_str()));
+    assert_eq!(config.log_config.unwrap().config.unwrap()["max-size"], "8m");
+}
+
+#[tokio::test]
+async fn a_sandbox_cannot_fork_past_its_limit() {
+    let instance = TestInstance::new();
+    let mut spec = instance.spec("for n in $(seq 20); do sleep 60 & done; echo all forked");
+    spec.limits.pids = 8;
+    let lines = instance.output(&spec).await;
+    assert!(lines.iter().any(|line| line.contains("fork")) && !lines.contains(&"all forked".into()), "{lines:?}");
+}
+
+#[tokio::test]
+async fn a_disk_limit_is_kept_or_refused_with_its_reason() {
+    let instance = TestInstance::new();
+    let mut spec = instance.spec("head -c 40000000 /dev/zero > /big && echo written");
+    spec.limits.disk_bytes = Some(20 << 20);
+    match instance.engine.create(&spec).await {
+        Ok(id) => {
+            instance.engine.start(&id).await.unwrap();
+            assert_ne!(instance.exit(&id).await.code, 0);
+        }
+        Err(EngineError::Refused { message, .. }) => assert!(message.contains("storage driver"), "{message}"),
+        Err(other) => panic!("{other}"),
+    }
+}
+
+#[tokio::test]
+async fn mounts_are_writable_or_not_as_asked() {
+    let instance = TestInstance::new();
+    let (writable, read_only) = (instance.mount("/rw", false), instance.mount("/ro", true));
+    std::fs::write(read_only.source.as_path().join("given"), "from the host\n").unwrap();
+    let mut spec = instance.spec("exec 2>&1; echo hello > /rw/file; cat /ro/given; touch /ro/file || echo refused");
+    spec.mounts = vec![writable.clone(), read_only.clone()];
+    let lines = instance.output(&spec).await;
+    assert_eq!((lines[0].as_str(), lines.last().unwrap().as_str()), ("from the host", "refused"));
+    assert_eq!(std::fs::read_to_string(writable.source.as_path().join("file")).unwrap(), "hello\n");
+    assert!(!read_only.source.as_path().join("file").exists());
+}
+
+#[tokio::test]
+async fn a_missing_mount_source_is_refused_and_not_created() {
+    let instance = TestInstance::new();
+    let path = instance.path("").canonicalize().unwrap().join("missing");
+    let mut mount = instance.mount("/rw", false);
+    mount.source = HostPath::from_canonical(&path).unwrap();
+    let mut spec = instance.spec("true");
+    spec.mounts = vec![mount];
+    let refused = match instance.engine.create(&spec).await {
+        Ok(id) => instance.engine.start(&id).await.unwrap_err(),
+        Err(error) => error,
+    };
+    assert!(matches!(refused, EngineError::Refused { .. }) && refused.to_string().contains("missing"), "{refused}");
+    assert!(!path.exists());
+}
+
+#[tokio::test]
+async fn environment_and_user_are_as_asked() {
+    let instance = TestInstance::new();
+    let mut spec = instance.spec("echo $GREETING; id -u; id -g");
+    spec.environment = Environment::default().with("GREETING", "hello = world");
+    spec.user = Some(User { uid: 1234, gid: 2345 });
+    assert_eq!(instance.output(&spec).await, ["hello = world", "1234", "2345"]);
+}
+
+#[tokio::test]
+async fn an_image_says_what_to_run_where_nothing_else_does() {
+    let instance = TestInstance::new();
+    let mut spec = instance.spec("");
+    spec.command.clear();
+    let id = instance.launch(&spec).await;
+    assert_eq!(instance.observe(&id).await.state, ContainerState::Running);
+}
+
+#[tokio::test]
+async fn a_read_only_root_leaves_a_place_to_write() {
+    let instance = TestInstance::new();
+    let mut spec = instance.spec("exec 2>&1; touch /file || echo refused; touch /tmp/file && echo written");
+    spec.read_only_root = true;
+    spec.user = Some(User { uid: 1234, gid: 2345 });
+    let lines = instance.output(&spec).await;
+    assert_eq!(lines[1..], ["refused", "written"]);
+}
+
+#[tokio::test]
+async fn writable_memory_has_its_size() {
+    let instance = TestInstance::new();
+    let mut spec =
+        instance.spec("head -c 2000000 /dev/zero > /scratch/big; wc -c < /scratch/big; touch /file && echo no");
+    spec.tmpfs = [("/scratch".to_owned(), 1 << 20)].into();
+    spec.read_only_root = true;
+    spec.user = Some(User { uid: 1234, gid: 2345 });
+    let lines = instance.output(&spec).await;
+    assert!(lines.contains(&(1 << 20).to_string()) && !lines.contains(&"no".into()), "{lines:?}");
+}
+
+#[tokio::test]
+async fn a_runtime_that_the_engine_does_not_know_is_refused() {
+    let instance = TestInstance::new();
+    let mut spec = instance.spec("true");
+    spec.runtime = Some("no-such-runtime".into());
+    let refused = match instance.engine.create(&spec).await {
+        Ok(id) => instance.engine.start(&id).await.unwrap_err(),
+        Err(error) => error,
+    };
+    assert!(refused.to_string().contains("no-such-runtime"), "{refused}");
+}
+
+#[tokio::test]
+async fn a_program_that_is_not_in_the_image_is_refused() {
+    let instance = TestInstance::new();
+    let mut spec = instance.spec("");
+    spec.command = vec!["/no/such/program".into()];
+    let id = instance.engine.create(&spec).await.unwrap();
+    // Under the engine's init, the init starts and then fails.
+    match instance.engine.start(&id).await {
+        Ok(()) => assert_eq!(instance.exit(&id).await.code, 127),
+        Err(error) => assert!(error.to_string().contains("/no/such/program"), "{error}"),
+    }
+}
+
+#[tokio::test]
+async fn a_blocked_network_is_loopback_alone() {
+    let instance = TestInstance::new();
+    let id = instance.launch(&instance.spec("ls /sys/class/net; exec sleep infinity")).await;
+    assert_eq!(instance.observe(&id).await.address, None);
+    eventually("it has printed", || async {
+        Some(instance.engine.log_tail(&id, 9).await.unwrap()).filter(|lines| lines == &["lo"])
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_network_that_does_not_exist_is_refused_by_name() {
+    let instance = TestInstance::new();
+    let mut spec = instance.spec("true");
+    spec.network = Network::Named("sandboxd-no-such-network".into());
+    let refused = match instance.engine.create(&spec).await {
+        Ok(id) => instance.engine.start(&id).await.unwrap_err(),
+        Err(error) => error,
+    };
+    assert!(matches!(refused, EngineError::Refused { .. }), "{refused}");
+    assert!(refused.to_string().contains("sandboxd-no-such-network"), "{refused}");
+}
+
+#[tokio::test]
+async fn the_host_reaches_every_sandbox_and_they_reach_each_other_unless_isolated() {
+    for isolated in [true, false] {
+        let instance = TestInstance::new();
+        let network = NetworkSpec { isolated, ..instance.network() };
+        instance.engine.ensure_network(&network).await.unwrap();
+        let on_it =
+            |script: &str| ContainerSpec { network: Network::Named(network.name.clone()), ..instance.spec(script) };
+        let server = instance.launch(&on_it("exec httpd -f -p 8080 -h /www")).await;
+        let address = instance.observe(&server).await.address.unwrap();
+        eventually("the host reaches it", || async { tokio::net::TcpStream::connect((address, 8080)).await.ok() })
+            .await;
+
+        let client = on_it(&format!("nc -w 2 {address} 8080 < /dev/null 2>&1 && echo reached"));
+        let expected = if isolated { "nc: timed out" } else { "reached" };
+        assert_eq!(instance.output(&client).await, [expected]);
+    }
+}

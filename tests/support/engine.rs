@@ -1,0 +1,162 @@
+//! A real engine for a test: an instance of its own, whose containers and networks go when the test ends, however it
+//! ends.
+
+use std::collections::{BTreeMap, HashMap};
+use std::future::Future;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bollard::query_parameters::ListNetworksOptionsBuilder;
+use sandboxd::engine::docker::DockerEngine;
+use sandboxd_actors::container::{ContainerSpec, Mount};
+use sandboxd_actors::engine::{ContainerState, Engine, EngineError, Exit, NetworkSpec, Observed};
+use sandboxd_actors::environment::Environment;
+use sandboxd_actors::host_path::HostPath;
+use sandboxd_actors::ids::{ChatId, ContainerId, ContainerName, InstanceName};
+use sandboxd_actors::labels;
+use sandboxd_actors::profile::{Limits, Network};
+use uuid::Uuid;
+
+/// Where the tests find the engine; `scripts/engine up` prints one.
+pub(crate) fn engine_host() -> String {
+    std::env::var("DOCKER_HOST").unwrap_or_else(|_| "auto".to_owned())
+}
+
+pub(crate) fn test_image() -> String {
+    std::env::var("SANDBOXD_TEST_IMAGE").unwrap_or_else(|_| "sandboxd-busybox:test".to_owned())
+}
+
+pub(crate) struct TestInstance {
+    pub(crate) engine: Arc<dyn Engine>,
+    pub(crate) name: InstanceName,
+    directory: tempfile::TempDir,
+}
+
+impl TestInstance {
+    pub(crate) fn new() -> Self {
+        Self::on(&engine_host())
+    }
+
+    pub(crate) fn on(host: &str) -> Self {
+        let name = format!("test-{}", &Uuid::new_v4().simple().to_string()[..12]);
+        Self {
+            engine: Arc::new(DockerEngine::connect(host).expect("a valid host")),
+            name: name.parse().expect("a valid name"),
+            directory: tempfile::tempdir().expect("a temporary directory"),
+        }
+    }
+
+    /// A container that runs `script` and has no network.
+    pub(crate) fn spec(&self, script: &str) -> ContainerSpec {
+        ContainerSpec {
+            name: ContainerName::of(&self.name, ChatId::new(Uuid::new_v4())),
+            image: test_image(),
+            command: ["sh", "-c", script].map(String::from).to_vec(),
+            environment: Environment::default(),
+            labels: labels::ownership(&self.name),
+            mounts: Vec::new(),
+            tmpfs: BTreeMap::new(),
+            network: Network::Blocked,
+            limits: Limits { memory_bytes: 64 << 20, cpus: 0.5, pids: 32, disk_bytes: None },
+            user: None,
+            read_only_root: false,
+            runtime: None,
+            capabilities: Vec::new(),
+        }
+    }
+
+    /// A network of the test's own, on which sandboxes cannot reach each other where the engine may write the rules.
+    pub(crate) fn network(&self) -> NetworkSpec {
+        NetworkSpec { name: self.name.to_string(), isolated: true, labels: labels::ownership(&self.name) }
+    }
+
+    /// A directory on the host that anybody may write to, to be mounted at `target`.
+    pub(crate) fn mount(&self, target: &str, read_only: bool) -> Mount {
+        use std::os::unix::fs::PermissionsExt;
+        let path = self.directory.path().join(Uuid::new_v4().to_string());
+        std::fs::create_dir(&path).expect("a directory");
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o777)).expect("its mode");
+        let source = HostPath::from_canonical(&path.canonicalize().expect("it exists")).expect("a plain path");
+        Mount { source, target: target.to_owned(), read_only }
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    pub(crate) async fn launch(&self, spec: &ContainerSpec) -> ContainerId {
+        let id = self.engine.create(spec).await.expect("created");
+        self.engine.start(&id).await.expect("started");
+        id
+    }
+
+    pub(crate) async fn observe(&self, id: &ContainerId) -> Observed {
+        self.engine.inspect(id.as_str()).await.expect("an answer").expect("it is there")
+    }
+
+    /// Waits until the container has ended.
+    pub(crate) async fn exit(&self, id: &ContainerId) -> Exit {
+        eventually("the container ends", || async {
+            match self.observe(id).await.state {
+                ContainerState::Exited(exit) => exit,
+                _ => None,
+            }
+        })
+        .await
+    }
+
+    /// What a container prints until it ends.
+    pub(crate) async fn output(&self, spec: &ContainerSpec) -> Vec<String> {
+        let id = self.launch(spec).await;
+        self.exit(&id).await;
+        self.engine.log_tail(&id, 1000).await.expect("its output")
+    }
+
+    /// The engine itself, for what the port does not show.
+    pub(crate) async fn raw(&self) -> bollard::Docker {
+        raw(&*self.engine).await.expect("it answers")
+    }
+
+    async fn clean_up(engine: Arc<dyn Engine>, name: InstanceName) {
+        for container in engine.list(&name).await.unwrap_or_default() {
+            let _ = engine.remove(&container.id).await;
+        }
+        let Ok(raw) = raw(&*engine).await else { return };
+        let ours = format!("{}={name}", labels::INSTANCE);
+        let options = ListNetworksOptionsBuilder::default().filters(&HashMap::from([("label", vec![ours])])).build();
+        for network in raw.list_networks(Some(options)).await.unwrap_or_default() {
+            let _ = raw.remove_network(&network.id.unwrap_or_default()).await;
+        }
+    }
+}
+
+impl Drop for TestInstance {
+    /// On a thread of its own, for the test's runtime cannot be waited for from here.
+    fn drop(&mut self) {
+        let (engine, name) = (Arc::clone(&self.engine), self.name.clone());
+        let clean_up = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+            runtime.block_on(Self::clean_up(engine, name));
+        });
+        let _ = clean_up.join();
+    }
+}
+
+/// Asks until there is an answer, for at most 30 seconds.
+pub(crate) async fn eventually<T, F: Future<Output = Option<T>>>(what: &str, mut ask: impl FnMut() -> F) -> T {
+    let asking = async {
+        loop {
+            if let Some(answer) = ask().await {
+                return answer;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(30), asking).await.unwrap_or_else(|_| panic!("it did not happen: {what}"))
+}
+
+async fn raw(engine: &dyn Engine) -> Result<bollard::Docker, EngineError> {
+    let host = engine.identify().await?.host;
+    Ok(bollard::Docker::connect_with_host(&host).expect("it was found there"))
+}
