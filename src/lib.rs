@@ -1,6 +1,9 @@
 //! sandboxd, the service around the core.
 
+pub mod chat_directories;
 pub mod config;
 pub mod engine;
+pub mod host_paths;
+pub mod probe;
 pub mod profiles;
 pub mod telemetry;

@@ -1,0 +1,122 @@
+//! Asks a sandbox's own service, over the network, whether it is ready.
+
+use std::net::SocketAddr;
+
+use async_trait::async_trait;
+use http_body_util::Empty;
+use hyper::body::Bytes;
+use hyper::client::conn::http1;
+use hyper::header::{CONNECTION, HOST, USER_AGENT};
+use hyper::{Request, StatusCode};
+use hyper_util::rt::TokioIo;
+use sandboxd_actors::probe::{NotReady, Probe};
+use tokio::net::TcpStream;
+
+#[derive(Debug, Clone, Copy, Default)]
+pub struct NetworkProbe;
+
+#[async_trait]
+impl Probe for NetworkProbe {
+    async fn http(&self, address: SocketAddr, path: &str) -> Result<(), NotReady> {
+        let status = get(address, path).await?;
+        if status == StatusCode::OK {
+            Ok(())
+        } else {
+            Err(NotReady(format!("GET {path} on {address} answered {}", status.as_u16())))
+        }
+    }
+
+    async fn tcp(&self, address: SocketAddr) -> Result<(), NotReady> {
+        connect(address).await.map(drop)
+    }
+}
+
+async fn connect(address: SocketAddr) -> Result<TcpStream, NotReady> {
+    TcpStream::connect(address).await.map_err(|error| NotReady(format!("cannot connect to {address}: {error}")))
+}
+
+/// The status alone. A body is never read: it may be endless.
+async fn get(address: SocketAddr, path: &str) -> Result<StatusCode, NotReady> {
+    let failed = |error: hyper::Error| NotReady(format!("GET {path} on {address}: {error}"));
+    let request = Request::get(path)
+        .header(HOST, address.to_string())
+        .header(USER_AGENT, "sandboxd")
+        .header(CONNECTION, "close")
+        .body(Empty::<Bytes>::new())
+        .map_err(|error| NotReady(format!("cannot ask for {path}: {error}")))?;
+    let (mut sender, connection) = http1::handshake(TokioIo::new(connect(address).await?)).await.map_err(failed)?;
+    let response = sender.send_request(request);
+    tokio::pin!(response, connection);
+    // The connection is driven from here, so that it ends with the try, however that ends.
+    tokio::select! {
+        biased;
+        answer = &mut response => answer.map(|answer| answer.status()).map_err(failed),
+        ended = &mut connection => match ended {
+            // It may have ended because it was answered.
+            Ok(()) => response.await.map(|answer| answer.status()).map_err(failed),
+            Err(error) => Err(failed(error)),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+
+    /// Answers one connection with these bytes, and then closes it, or else holds it open.
+    async fn answering(answer: &'static [u8], hold: bool) -> SocketAddr {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut request = [0; 4096];
+            let length = stream.read(&mut request).await.unwrap();
+            assert!(request[..length].starts_with(b"GET /health?full=1 HTTP/1.1\r\n"));
+            stream.write_all(answer).await.unwrap();
+            if hold {
+                std::future::pending::<()>().await;
+            }
+        });
+        address
+    }
+
+    async fn probed(answer: &'static [u8], hold: bool) -> Result<(), NotReady> {
+        NetworkProbe.http(answering(answer, hold).await, "/health?full=1").await
+    }
+
+    #[tokio::test]
+    async fn two_hundred_is_ready_and_nothing_else_is() {
+        assert_eq!(probed(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok", false).await, Ok(()));
+        assert_eq!(probed(b"HTTP/1.0 200 OK\r\n\r\n", false).await, Ok(()));
+        let unavailable = probed(b"HTTP/1.1 503 Unavailable\r\ncontent-length: 0\r\n\r\n", false).await.unwrap_err();
+        assert!(unavailable.0.ends_with("answered 503"), "{unavailable}");
+        assert!(probed(b"HTTP/1.1 204 No Content\r\n\r\n", false).await.is_err());
+        assert!(probed(b"HTTP/1.1 301 Moved\r\nlocation: /\r\ncontent-length: 0\r\n\r\n", false).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn an_endless_body_is_not_waited_for() {
+        let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 1000000000\r\n\r\nbegun";
+        let ready = tokio::time::timeout(Duration::from_secs(10), probed(answer, true)).await;
+        assert_eq!(ready, Ok(Ok(())));
+    }
+
+    #[tokio::test]
+    async fn what_is_not_http_is_not_ready() {
+        assert!(probed(b"SSH-2.0-OpenSSH\r\n\r\n", true).await.is_err());
+        assert!(probed(b"", false).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn a_port_is_ready_once_it_accepts() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        assert_eq!(NetworkProbe.tcp(address).await, Ok(()));
+        drop(listener);
+        let refused = NetworkProbe.tcp(address).await.unwrap_err();
+        assert!(refused.0.contains(&address.to_string()), "{refused}");
+    }
+}
