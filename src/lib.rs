@@ -6,4 +6,5 @@ pub mod engine;
 pub mod host_paths;
 pub mod probe;
 pub mod profiles;
+pub mod protocol;
 pub mod telemetry;

@@ -1,0 +1,231 @@
+//! What a caller is told when a request fails, and the one place where the core's errors become that.
+
+use sandboxd_actors::engine::EngineError;
+use sandboxd_actors::outcome::{Death, SandboxError, StartFailure};
+use serde::ser::{Serialize, SerializeStruct, Serializer};
+use serde_json::{Map, Value, json};
+
+/// A failure as it goes over the wire.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Error {
+    pub kind: Kind,
+    /// For people.
+    pub message: String,
+    /// Whether the same request may succeed later.
+    pub retryable: bool,
+    /// For programs; which entries there are depends on the kind.
+    pub details: Map<String, Value>,
+}
+
+/// Which failure it is. A kind always has the same code.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Kind {
+    ParseError,
+    InvalidRequest,
+    MethodNotFound,
+    InvalidParams,
+    Internal,
+    SandboxNotFound,
+    SandboxConflict,
+    SandboxStartFailed,
+    SandboxDeleteFailed,
+    EngineUnavailable,
+    ImageNotFound,
+    ReadinessTimeout,
+    Busy,
+    Unauthorized,
+    ShuttingDown,
+    LineTooLong,
+    TooManyConnections,
+}
+
+impl Kind {
+    pub const ALL: [Kind; 17] = [
+        Kind::ParseError,
+        Kind::InvalidRequest,
+        Kind::MethodNotFound,
+        Kind::InvalidParams,
+        Kind::Internal,
+        Kind::SandboxNotFound,
+        Kind::SandboxConflict,
+        Kind::SandboxStartFailed,
+        Kind::SandboxDeleteFailed,
+        Kind::EngineUnavailable,
+        Kind::ImageNotFound,
+        Kind::ReadinessTimeout,
+        Kind::Busy,
+        Kind::Unauthorized,
+        Kind::ShuttingDown,
+        Kind::LineTooLong,
+        Kind::TooManyConnections,
+    ];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Kind::ParseError => "parse_error",
+            Kind::InvalidRequest => "invalid_request",
+            Kind::MethodNotFound => "method_not_found",
+            Kind::InvalidParams => "invalid_params",
+            Kind::Internal => "internal",
+            Kind::SandboxNotFound => "sandbox_not_found",
+            Kind::SandboxConflict => "sandbox_conflict",
+            Kind::SandboxStartFailed => "sandbox_start_failed",
+            Kind::SandboxDeleteFailed => "sandbox_delete_failed",
+            Kind::EngineUnavailable => "engine_unavailable",
+            Kind::ImageNotFound => "image_not_found",
+            Kind::ReadinessTimeout => "readiness_timeout",
+            Kind::Busy => "busy",
+            Kind::Unauthorized => "unauthorized",
+            Kind::ShuttingDown => "shutting_down",
+            Kind::LineTooLong => "line_too_long",
+            Kind::TooManyConnections => "too_many_connections",
+        }
+    }
+
+    pub fn code(self) -> i32 {
+        match self {
+            Kind::ParseError => -32700,
+            Kind::InvalidRequest => -32600,
+            Kind::MethodNotFound => -32601,
+            Kind::InvalidParams => -32602,
+            Kind::Internal => -32603,
+            Kind::SandboxNotFound => -32001,
+            Kind::SandboxConflict => -32002,
+            Kind::SandboxStartFailed => -32003,
+            Kind::SandboxDeleteFailed => -32004,
+            Kind::EngineUnavailable => -32010,
+            Kind::ImageNotFound => -32011,
+            Kind::ReadinessTimeout => -32012,
+            Kind::Busy => -32020,
+            Kind::Unauthorized => -32021,
+            Kind::ShuttingDown => -32022,
+            Kind::LineTooLong => -32030,
+            Kind::TooManyConnections => -32031,
+        }
+    }
+
+    pub fn error(self, message: impl Into<String>) -> Error {
+        let retryable = matches!(
+            self,
+            Kind::SandboxDeleteFailed
+                | Kind::EngineUnavailable
+                | Kind::ReadinessTimeout
+                | Kind::Busy
+                | Kind::ShuttingDown
+                | Kind::TooManyConnections
+        );
+        Error { kind: self, message: message.into(), retryable, details: Map::new() }
+    }
+}
+
+impl Error {
+    pub fn invalid_params(field: &str, message: impl std::fmt::Display) -> Error {
+        Kind::InvalidParams.error(format!("{field}: {message}")).with("field", field)
+    }
+
+    pub(super) fn with(mut self, name: &str, value: impl Into<Value>) -> Error {
+        self.details.insert(name.to_owned(), value.into());
+        self
+    }
+
+    fn retryable(mut self, retryable: bool) -> Error {
+        self.retryable = retryable;
+        self
+    }
+}
+
+/// The one mapping of the core's errors to the wire.
+impl From<SandboxError> for Error {
+    fn from(error: SandboxError) -> Error {
+        let message = error.to_string();
+        match error {
+            SandboxError::Conflict { chat, session, fields } => Kind::SandboxConflict
+                .error(message)
+                .with("chat_id", chat.to_string())
+                .with("session_id", session.to_string())
+                .with("fields", fields),
+            SandboxError::StartFailed { chat, failure } => {
+                start_failed(message, &failure).with("chat_id", chat.to_string())
+            }
+            SandboxError::DeleteOwed { chat, error } => Kind::SandboxDeleteFailed
+                .error(message)
+                .with("chat_id", chat.to_string())
+                .with("reason", error.to_string())
+                .with("owed", true),
+            // Whatever the engine answered, it did not answer the question.
+            SandboxError::Unknown { chat, error } => {
+                engine_unavailable(message, &error).with("chat_id", chat.to_string())
+            }
+            SandboxError::Recovering { chat, retry_after } => Kind::Busy
+                .error(message)
+                .with("chat_id", chat.to_string())
+                .with("retry_after", retry_after.as_secs_f64()),
+            SandboxError::ShuttingDown => Kind::ShuttingDown.error(message),
+            // Every request can be repeated safely, and the repetition finds what became of the first.
+            SandboxError::NoAnswer { chat, .. } => {
+                Kind::Internal.error(message).retryable(true).with("chat_id", chat.to_string())
+            }
+        }
+    }
+}
+
+fn start_failed(message: String, failure: &StartFailure) -> Error {
+    let failed = |cause: &str, retryable: bool| {
+        Kind::SandboxStartFailed
+            .error(message.clone())
+            .retryable(retryable)
+            .with("reason", failure.to_string())
+            .with("cause", cause)
+    };
+    match failure {
+        StartFailure::Engine(error) | StartFailure::PredecessorRemains(error) if error.is_unavailable() => {
+            engine_unavailable(message, error)
+        }
+        StartFailure::Engine(EngineError::ImageNotFound { image }) => {
+            Kind::ImageNotFound.error(message).with("image", image.as_str())
+        }
+        StartFailure::NotReady { limit, last, log_tail } => Kind::ReadinessTimeout
+            .error(message)
+            .with("timeout", limit.as_secs_f64())
+            .with("last", last.as_str())
+            .with("log_tail", log_tail.as_slice()),
+        StartFailure::Directory(_) => failed("directory", false),
+        StartFailure::Engine(_) => failed("engine", false),
+        StartFailure::InTheWay { name, holder, .. } => {
+            failed("name_taken", false).with("container_name", name.as_str()).with("container_id", holder.as_str())
+        }
+        StartFailure::NoAddress => failed("no_address", true),
+        StartFailure::NoHealthCheck => failed("no_health_check", false),
+        StartFailure::Died(death) => died(failed(death.reason().as_str(), false), death),
+        StartFailure::Deleted => failed("deleted", true),
+        StartFailure::PredecessorRemains(_) => failed("predecessor_remains", true),
+        StartFailure::Defect(_) => failed("defect", false),
+    }
+}
+
+fn died(error: Error, death: &Death) -> Error {
+    error
+        .with("exit_code", death.exit.map(|exit| exit.code))
+        .with("signal", death.exit.and_then(|exit| exit.signal()))
+        .with("oom_killed", death.exit.is_some_and(|exit| exit.oom_killed))
+        .with("memory_limit_bytes", death.memory_limit_bytes)
+        .with("log_tail", death.log_tail.as_slice())
+}
+
+fn engine_unavailable(message: String, error: &EngineError) -> Error {
+    Kind::EngineUnavailable.error(message).with("reason", error.to_string())
+}
+
+impl Serialize for Error {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut object = serializer.serialize_struct("Error", 3)?;
+        object.serialize_field("code", &self.kind.code())?;
+        object.serialize_field("message", &self.message)?;
+        let data = json!({ "kind": self.kind.as_str(), "retryable": self.retryable, "details": self.details });
+        object.serialize_field("data", &data)?;
+        object.end()
+    }
+}
+
+#[cfg(test)]
+mod tests;
