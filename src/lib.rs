@@ -7,4 +7,5 @@ pub mod host_paths;
 pub mod probe;
 pub mod profiles;
 pub mod protocol;
+pub mod server;
 pub mod telemetry;

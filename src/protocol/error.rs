@@ -123,7 +123,7 @@ impl Error {
         Kind::InvalidParams.error(format!("{field}: {message}")).with("field", field)
     }
 
-    pub(super) fn with(mut self, name: &str, value: impl Into<Value>) -> Error {
+    pub fn with(mut self, name: &str, value: impl Into<Value>) -> Error {
         self.details.insert(name.to_owned(), value.into());
         self
     }

@@ -1,0 +1,129 @@
+//! One connection: lines in, answers out, each request in a task of its own.
+//!
+//! A request outlives its connection. A caller that goes away is not told the outcome, but what it asked for is done.
+
+use std::convert::Infallible;
+use std::io;
+use std::sync::Arc;
+use std::time::Instant;
+
+use tokio::net::UnixStream;
+use tokio_util::sync::CancellationToken;
+use tracing::Instrument;
+
+use super::access::Role;
+use super::handler::Handler;
+use super::lines::{Line, Lines};
+use super::measure::Measures;
+use super::outbox::{Outbox, Ticket};
+use super::{Limits, limit_fields};
+use crate::protocol::error::{Error, Kind};
+use crate::protocol::method::Method;
+use crate::protocol::params::Call;
+use crate::protocol::request::{self, Id, Request};
+
+/// What all connections have in common.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) handler: Handler,
+    pub(super) limits: Limits,
+    pub(super) measures: Measures,
+    /// From then on every request is refused, and a connection ends once it has answered what is under way.
+    pub(super) shutdown: CancellationToken,
+}
+
+#[derive(Debug)]
+pub(super) struct Connection {
+    shared: Arc<Shared>,
+    role: Role,
+    outbox: Arc<Outbox>,
+}
+
+impl Connection {
+    pub(super) fn new(shared: Arc<Shared>, role: Role) -> Self {
+        let outbox = Outbox::new(shared.limits.max_in_flight, shared.limits.max_output);
+        Self { shared, role, outbox }
+    }
+
+    /// Serves until the caller has no more requests and has read every answer, or is gone.
+    pub(super) async fn serve(self, mut stream: UnixStream) -> io::Result<()> {
+        let (source, sink) = stream.split();
+        let reading = async {
+            // A broken connection shows when writing, if there is anything left to write.
+            let _ = self.read(Lines::new(source, self.shared.limits.max_line)).await;
+            self.outbox.finish();
+            std::future::pending::<Infallible>().await
+        };
+        let closing = async {
+            self.shared.shutdown.cancelled().await;
+            self.outbox.finish();
+            std::future::pending::<Infallible>().await
+        };
+        tokio::select! {
+            ended = self.outbox.write_to(sink, self.shared.limits.write_stall) => ended,
+            never = reading => match never {},
+            never = closing => match never {},
+        }
+    }
+
+    async fn read(&self, mut lines: Lines<impl tokio::io::AsyncRead + Unpin>) -> io::Result<()> {
+        while let Some(line) = lines.next().await? {
+            match line {
+                Line::Whole(line) if line.trim_ascii().is_empty() => {}
+                Line::Whole(line) => self.take(self.outbox.admit().await, line),
+                Line::TooLong => {
+                    let limit = self.shared.limits.max_line;
+                    let error = Kind::LineTooLong.error(format!("a line must be at most {limit} bytes long"));
+                    self.refuse(self.outbox.admit().await, Some(Id::NULL), error.with("limit", limit));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn take(&self, ticket: Ticket, line: &[u8]) {
+        let received = Instant::now();
+        let Request { id, method, params } = match request::parse(line) {
+            Ok(request) => request,
+            Err(refused) => return self.refuse(ticket, refused.id, refused.error),
+        };
+        let ticket = ticket.identified(id);
+        match self.permit(method).and_then(|()| Call::parse(method, params)) {
+            Ok(call) => self.start(ticket, method, call, received),
+            Err(error) => {
+                let refused = Err(error);
+                self.shared.measures.answered(method, &refused, received.elapsed());
+                ticket.answer(&refused);
+            }
+        }
+    }
+
+    fn permit(&self, method: Method) -> Result<(), Error> {
+        if self.shared.shutdown.is_cancelled() {
+            return Err(Kind::ShuttingDown.error("the service is shutting down"));
+        }
+        if self.role == Role::ReadOnly && !method.only_reads() {
+            return Err(Kind::Unauthorized.error(format!("the read-only role does not allow {}", method.name())));
+        }
+        Ok(())
+    }
+
+    fn start(&self, ticket: Ticket, method: Method, call: Call, received: Instant) {
+        let shared = Arc::clone(&self.shared);
+        let span = tracing::debug_span!("request", method = method.name());
+        let work = async move {
+            let outcome = shared.handler.handle(call, limit_fields(&shared.limits)).await;
+            if let Err(error) = &outcome {
+                tracing::debug!(kind = error.kind.as_str(), "request failed");
+            }
+            shared.measures.answered(method, &outcome, received.elapsed());
+            ticket.answer(&outcome);
+        };
+        tokio::spawn(work.instrument(span));
+    }
+
+    fn refuse(&self, ticket: Ticket, id: Option<Id>, error: Error) {
+        self.shared.measures.no_request(error.kind);
+        ticket.identified(id).answer(&Err(error));
+    }
+}

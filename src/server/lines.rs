@@ -1,0 +1,192 @@
+//! Lines from a stream, never more of one in memory than a line may be long.
+
+use std::io;
+use std::ops::Range;
+
+use tokio::io::{AsyncRead, AsyncReadExt};
+
+/// What an idle connection costs.
+const SMALLEST_BUFFER: usize = 8 << 10;
+/// What a busy one grows to, so that one read brings many lines.
+const USUAL_BUFFER: usize = 64 << 10;
+
+#[derive(Debug)]
+pub(super) struct Lines<R> {
+    source: R,
+    max_line: usize,
+    buffer: Vec<u8>,
+    /// What was read and not handed out yet; no newline before `scanned`.
+    start: usize,
+    scanned: usize,
+    end: usize,
+    /// Within a line that is too long: dropped up to its end.
+    skipping: bool,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Line<'a> {
+    /// Without its newline.
+    Whole(&'a [u8]),
+    /// Reported as soon as it is known, once; the rest of the line is skipped.
+    TooLong,
+}
+
+enum Found {
+    Whole(Range<usize>),
+    TooLong,
+}
+
+impl<R: AsyncRead + Unpin> Lines<R> {
+    pub(super) fn new(source: R, max_line: usize) -> Self {
+        let buffer = vec![0; SMALLEST_BUFFER];
+        Self { source, max_line, buffer, start: 0, scanned: 0, end: 0, skipping: false }
+    }
+
+    /// The next line. What follows the last newline counts as one, unless it is empty.
+    pub(super) async fn next(&mut self) -> io::Result<Option<Line<'_>>> {
+        Ok(match self.find().await? {
+            Some(Found::Whole(range)) => Some(Line::Whole(&self.buffer[range])),
+            Some(Found::TooLong) => Some(Line::TooLong),
+            None => None,
+        })
+    }
+
+    async fn find(&mut self) -> io::Result<Option<Found>> {
+        loop {
+            if let Some(offset) = memchr::memchr(b'\n', &self.buffer[self.scanned..self.end]) {
+                let newline = self.scanned + offset;
+                let line = self.start..newline;
+                self.start = newline + 1;
+                self.scanned = self.start;
+                if std::mem::take(&mut self.skipping) {
+                    continue;
+                }
+                return Ok(Some(if line.len() > self.max_line { Found::TooLong } else { Found::Whole(line) }));
+            }
+            self.scanned = self.end;
+            if self.skipping {
+                self.start = self.end;
+            } else if self.end - self.start > self.max_line {
+                self.start = self.end;
+                self.skipping = true;
+                return Ok(Some(Found::TooLong));
+            }
+            if !self.fill().await? {
+                let rest = self.start..self.end;
+                self.start = self.end;
+                return Ok((!rest.is_empty()).then_some(Found::Whole(rest)));
+            }
+        }
+    }
+
+    /// Reads once; false at the end of the stream.
+    async fn fill(&mut self) -> io::Result<bool> {
+        self.make_room();
+        let room = &mut self.buffer[self.end..];
+        let wanted = room.len();
+        let read = self.source.read(room).await?;
+        self.end += read;
+        if read == wanted && self.buffer.len() < USUAL_BUFFER {
+            self.buffer.resize(USUAL_BUFFER, 0);
+        }
+        Ok(read > 0)
+    }
+
+    fn make_room(&mut self) {
+        if self.buffer.len() - self.end < self.buffer.len() / 2 && self.start > 0 {
+            self.buffer.copy_within(self.start..self.end, 0);
+            self.end -= self.start;
+            self.scanned -= self.start;
+            self.start = 0;
+        }
+        if self.end == self.buffer.len() {
+            let larger = (self.buffer.len() * 2).min(self.max_line + USUAL_BUFFER);
+            self.buffer.resize(larger, 0);
+        } else if self.end == 0 && self.buffer.len() > USUAL_BUFFER {
+            self.buffer.truncate(USUAL_BUFFER);
+            self.buffer.shrink_to_fit();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Hands out its chunks one read at a time, however large the reader's buffer is.
+    async fn lines_of(chunks: Vec<Vec<u8>>, max_line: usize) -> Vec<Option<Vec<u8>>> {
+        let (near, mut far) = tokio::io::duplex(1 << 20);
+        let writing = async move {
+            for chunk in chunks {
+                tokio::io::AsyncWriteExt::write_all(&mut far, &chunk).await.expect("the reader reads");
+                tokio::task::yield_now().await;
+            }
+        };
+        let reading = async {
+            let mut lines = Lines::new(near, max_line);
+            let mut seen = Vec::new();
+            while let Some(line) = lines.next().await.expect("readable") {
+                seen.push(match line {
+                    Line::Whole(line) => Some(line.to_vec()),
+                    Line::TooLong => None,
+                });
+            }
+            assert!(lines.buffer.len() <= max_line + USUAL_BUFFER, "{}", lines.buffer.len());
+            seen
+        };
+        tokio::join!(writing, reading).1
+    }
+
+    #[tokio::test]
+    async fn a_line_too_long_is_reported_once_and_the_next_one_is_whole() {
+        let long = vec![b'x'; 10 << 20];
+        let seen = lines_of(vec![b"a\n".to_vec(), long, b"\nb\nc".to_vec()], 1 << 10).await;
+        assert_eq!(seen, [Some(b"a".to_vec()), None, Some(b"b".to_vec()), Some(b"c".to_vec())]);
+    }
+
+    #[tokio::test]
+    async fn a_line_too_long_without_end_is_the_last() {
+        assert_eq!(lines_of(vec![vec![b'x'; 100_000]], 1 << 10).await, [None]);
+    }
+
+    #[tokio::test]
+    async fn the_buffer_shrinks_after_a_long_line() {
+        let (near, mut far) = tokio::io::duplex(4 << 20);
+        let mut long = vec![b'x'; 1 << 20];
+        long.push(b'\n');
+        tokio::io::AsyncWriteExt::write_all(&mut far, &long).await.expect("there is room");
+        let mut lines = Lines::new(near, 1 << 20);
+        assert!(matches!(lines.next().await, Ok(Some(Line::Whole(line))) if line.len() == 1 << 20));
+        tokio::io::AsyncWriteExt::write_all(&mut far, b"short\n").await.expect("there is room");
+        assert!(matches!(lines.next().await, Ok(Some(Line::Whole(b"short")))));
+        assert_eq!(lines.buffer.capacity(), USUAL_BUFFER);
+    }
+
+    proptest! {
+        #[test]
+        fn however_the_bytes_arrive_the_lines_are_the_same(
+            bytes in proptest::collection::vec(prop_oneof![1 => Just(b'\n'), 6 => Just(b'x')], 0..400),
+            cuts in proptest::collection::vec(1usize..40, 0..40),
+            max_line in 1usize..20,
+        ) {
+            let mut chunks = Vec::new();
+            let mut rest = bytes.as_slice();
+            for cut in cuts {
+                let (chunk, tail) = rest.split_at(cut.min(rest.len()));
+                chunks.push(chunk.to_vec());
+                rest = tail;
+            }
+            chunks.push(rest.to_vec());
+
+            let mut expected: Vec<_> = bytes.split(|byte| *byte == b'\n').collect();
+            if expected.last().is_some_and(|last| last.is_empty()) {
+                expected.pop();
+            }
+            let expected: Vec<_> =
+                expected.into_iter().map(|line| (line.len() <= max_line).then(|| line.to_vec())).collect();
+            let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+            prop_assert_eq!(runtime.block_on(lines_of(chunks, max_line)), expected);
+        }
+    }
+}
