@@ -1,6 +1,7 @@
 //! sandboxd, the service around the core.
 
 pub mod chat_directories;
+pub mod cli;
 pub mod client;
 pub mod config;
 pub mod engine;

@@ -1,0 +1,134 @@
+//! sandboxctl: the service from a shell.
+
+mod arguments;
+mod failure;
+mod moment;
+mod tables;
+
+use std::io::Write;
+use std::path::Path;
+use std::process::ExitCode;
+
+use serde::de::DeserializeOwned;
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+
+use crate::client::{Client, ClientError};
+
+pub use arguments::Arguments;
+use arguments::Command;
+use failure::explain;
+
+/// What the command's exit code says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Exit {
+    Done = 0,
+    /// The service refused the request or could not fulfil it; or it is not well.
+    Failed = 1,
+    CannotConnect = 3,
+    NotFound = 4,
+}
+
+/// Carries out one command.
+pub async fn run(arguments: Arguments) -> ExitCode {
+    let exit = match execute(&arguments).await {
+        Ok((exit, output)) => {
+            // A reader that has seen enough is no failure.
+            let _ = std::io::stdout().write_all(output.as_bytes());
+            exit
+        }
+        Err(error) => {
+            let (exit, message) = explain(&error, &arguments);
+            let _ = writeln!(std::io::stderr(), "{message}");
+            exit
+        }
+    };
+    ExitCode::from(exit as u8)
+}
+
+async fn execute(arguments: &Arguments) -> Result<(Exit, String), ClientError> {
+    let service = Service { client: Client::connect(&arguments.socket).await?, json: arguments.json };
+    match &arguments.command {
+        Command::Health => {
+            let health = service.call("system.health", json!({})).await?;
+            let well = parsed::<Value>(&health)?["status"] == "ok";
+            let exit = if well { Exit::Done } else { Exit::Failed };
+            Ok((exit, service.show(&health, tables::fields)?))
+        }
+        Command::Info => {
+            let info = service.call("system.info", json!({})).await?;
+            Ok((Exit::Done, service.show(&info, tables::fields)?))
+        }
+        Command::Create(create) => {
+            let created = service.call("sandbox.create", create.params()).await?;
+            Ok((Exit::Done, service.show(&created, tables::sandbox)?))
+        }
+        Command::Get { chat } => {
+            let sandbox = service.call("sandbox.get", json!({ "chat_id": chat })).await?;
+            Ok((Exit::Done, service.show(&sandbox, tables::sandbox)?))
+        }
+        Command::List { all } => {
+            let page = if *all { service.whole_list().await? } else { service.page(None).await? };
+            Ok((Exit::Done, service.show(&page, tables::list)?))
+        }
+        Command::Delete { chat } => {
+            let deletion = service.call("sandbox.delete", json!({ "chat_id": chat })).await?;
+            let found = parsed::<Value>(&deletion)?["result"] == "deleted";
+            let exit = if found { Exit::Done } else { Exit::NotFound };
+            Ok((exit, service.show(&deletion, tables::deletion)?))
+        }
+    }
+}
+
+struct Service {
+    client: Client,
+    json: bool,
+}
+
+impl Service {
+    async fn call(&self, method: &str, params: Value) -> Result<Box<RawValue>, ClientError> {
+        self.client.call(method, params).await
+    }
+
+    /// Programs get the result as the service sent it, people get a table of it.
+    fn show<T: DeserializeOwned>(&self, result: &RawValue, table: fn(T) -> String) -> Result<String, ClientError> {
+        if self.json { Ok(format!("{}\n", result.get())) } else { Ok(table(parsed(result)?)) }
+    }
+
+    async fn page(&self, after: Option<&Value>) -> Result<Box<RawValue>, ClientError> {
+        self.call("sandbox.list", json!({ "after": after })).await
+    }
+
+    /// Every page as if it were one.
+    async fn whole_list(&self) -> Result<Box<RawValue>, ClientError> {
+        let mut sandboxes = Vec::new();
+        let mut after = None;
+        loop {
+            let page = self.page(after.as_ref()).await?;
+            let List { sandboxes: some, next } = parsed(&page)?;
+            sandboxes.extend(some);
+            match next {
+                Value::Null => break,
+                next => after = Some(next),
+            }
+        }
+        Ok(serde_json::value::to_raw_value(&List { sandboxes, next: Value::Null })?)
+    }
+}
+
+#[derive(serde::Serialize, serde::Deserialize)]
+struct List {
+    sandboxes: Vec<Box<RawValue>>,
+    next: Value,
+}
+
+fn parsed<T: DeserializeOwned>(result: &RawValue) -> Result<T, ClientError> {
+    Ok(serde_json::from_str(result.get())?)
+}
+
+/// Where the service listens unless it is told otherwise.
+const DEFAULT_SOCKET: &str = "/run/sandboxd/sandboxd.sock";
+
+fn shown(socket: &Path) -> String {
+    socket.display().to_string()
+}

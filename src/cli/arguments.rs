@@ -1,0 +1,193 @@
+//! What can be typed.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand};
+use serde_json::{Map, Value, json};
+
+use super::DEFAULT_SOCKET;
+
+const EXIT_CODES: &str = "\
+Exit codes:
+  0  done
+  1  the service refused or failed the request, or (health) is degraded
+  2  wrong usage
+  3  cannot connect to the service
+  4  the chat has no sandbox
+
+With --json, the result is printed as the service sent it, and an error is
+printed to standard error as a JSON object with code, message and data.";
+
+/// Talks to sandboxd, which gives every chat a sandbox of its own
+#[derive(Debug, Parser)]
+#[command(name = "sandboxctl", version, after_help = EXIT_CODES, arg_required_else_help = true)]
+pub struct Arguments {
+    /// The service's socket
+    #[arg(long, global = true, env = "SANDBOXD_SOCKET", value_name = "PATH", default_value = DEFAULT_SOCKET)]
+    pub(super) socket: PathBuf,
+
+    /// Print JSON, for programs
+    #[arg(long, global = true)]
+    pub(super) json: bool,
+
+    #[command(subcommand)]
+    pub(super) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Command {
+    /// Show whether the service and its engine are well
+    Health,
+    /// Show the service's version, engine, profiles and limits
+    Info,
+    /// Give a chat its sandbox: the one it has, or a new one
+    Create(Create),
+    /// Show the sandbox of a chat
+    Get {
+        #[arg(value_name = "CHAT")]
+        chat: String,
+    },
+    /// List sandboxes, the first hundred unless told otherwise
+    List {
+        /// All of them
+        #[arg(long)]
+        all: bool,
+    },
+    /// Remove the sandbox of a chat
+    Delete {
+        #[arg(value_name = "CHAT")]
+        chat: String,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Create {
+    /// A UUID
+    #[arg(long, value_name = "UUID")]
+    chat_id: String,
+
+    /// The agent that works in the sandbox
+    #[arg(long, value_name = "ID")]
+    agent_id: String,
+
+    /// A directory on the host, writable in the sandbox
+    #[arg(long, value_name = "PATH")]
+    volume: String,
+
+    /// What the sandbox is made of; the default profile unless given
+    #[arg(long, value_name = "NAME")]
+    profile: Option<String>,
+
+    /// A variable of the sandbox's environment; without a value, the one it has here
+    #[arg(long, value_name = "NAME[=VALUE]", value_parser = variable)]
+    env: Vec<(String, String)>,
+
+    /// How long the sandbox lives at most, such as 5m
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    ttl: Option<Duration>,
+
+    /// How long the sandbox lives unused, such as 2h
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    idle_timeout: Option<Duration>,
+}
+
+impl Create {
+    /// Without what was not given: the defaults are the service's.
+    pub(super) fn params(&self) -> Value {
+        let mut params = Map::new();
+        params.insert("chat_id".into(), json!(self.chat_id));
+        params.insert("agent_id".into(), json!(self.agent_id));
+        params.insert("volume_host_path".into(), json!(self.volume));
+        if let Some(profile) = &self.profile {
+            params.insert("profile".into(), json!(profile));
+        }
+        if !self.env.is_empty() {
+            let env: BTreeMap<_, _> = self.env.iter().cloned().collect();
+            params.insert("env".into(), json!(env));
+        }
+        for (name, duration) in [("ttl", self.ttl), ("idle_timeout", self.idle_timeout)] {
+            if let Some(duration) = duration {
+                params.insert(name.into(), json!(duration.as_secs_f64()));
+            }
+        }
+        params.into()
+    }
+}
+
+fn variable(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, value)) => Ok((name.to_owned(), value.to_owned())),
+        None => std::env::var(text)
+            .map(|value| (text.to_owned(), value))
+            .map_err(|_| format!("{text} has no value here; give one as {text}=VALUE")),
+    }
+}
+
+/// With a unit, or in seconds.
+fn duration(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse().ok().map(Duration::try_from_secs_f64);
+    match seconds {
+        Some(duration) => duration.map_err(|error| error.to_string()),
+        None => humantime::parse_duration(text).map_err(|error| error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    fn create(arguments: &[&str]) -> Result<Value, clap::Error> {
+        let required = ["sandboxctl", "create", "--chat-id", "c", "--agent-id", "a", "--volume", "/v"];
+        let parsed = Arguments::try_parse_from(required.iter().chain(arguments))?;
+        let Command::Create(create) = parsed.command else { panic!("{parsed:?}") };
+        Ok(create.params())
+    }
+
+    #[test]
+    fn the_command_line_is_sound() {
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn what_is_not_given_is_left_to_the_service() {
+        let params = create(&[]).expect("valid");
+        assert_eq!(params, json!({ "chat_id": "c", "agent_id": "a", "volume_host_path": "/v" }));
+    }
+
+    #[test]
+    fn a_whole_create_is_understood() {
+        let given = [
+            "--profile",
+            "py",
+            "--env",
+            "A=1=2",
+            "--env",
+            "B=",
+            "--env",
+            "B=2",
+            "--ttl",
+            "1m 30s",
+            "--idle-timeout",
+            "0.5",
+        ];
+        assert_eq!(
+            create(&given).expect("valid"),
+            json!({
+                "chat_id": "c", "agent_id": "a", "volume_host_path": "/v",
+                "profile": "py", "env": { "A": "1=2", "B": "2" }, "ttl": 90.0, "idle_timeout": 0.5,
+            })
+        );
+    }
+
+    #[test]
+    fn a_variable_without_value_is_taken_from_here_or_refused() {
+        let path = std::env::var("PATH").expect("set");
+        assert_eq!(create(&["--env", "PATH"]).expect("valid")["env"]["PATH"], json!(path));
+        assert!(create(&["--env", "NO_SUCH_VARIABLE_HERE"]).is_err());
+        assert!(create(&["--ttl", "soon"]).is_err());
+        assert!(create(&["--ttl", "-5"]).is_err());
+    }
+}

@@ -1,0 +1,110 @@
+//! One line for what went wrong, with what to do about it.
+
+use std::io::ErrorKind;
+
+use super::{Arguments, Exit, shown};
+use crate::client::{ClientError, Failure};
+
+pub(super) fn explain(error: &ClientError, arguments: &Arguments) -> (Exit, String) {
+    let exit = match error {
+        ClientError::Connect { .. } => Exit::CannotConnect,
+        ClientError::Failed(failure) if failure.data.kind == "sandbox_not_found" => Exit::NotFound,
+        _ => Exit::Failed,
+    };
+    if arguments.json {
+        return (exit, as_json(error));
+    }
+    let hint = match error {
+        ClientError::Connect { source, .. } => connect_hint(source.kind(), &shown(&arguments.socket)),
+        ClientError::Failed(failure) => failure_hint(failure),
+        ClientError::Disconnected => Some("look at the service's log".to_owned()),
+        ClientError::Nonsense(_) => Some("are sandboxctl and sandboxd of the same version?".to_owned()),
+    };
+    let kind = match error {
+        ClientError::Failed(failure) => format!(" [{}]", failure.data.kind),
+        _ => String::new(),
+    };
+    let hint = hint.map(|hint| format!("; {hint}")).unwrap_or_default();
+    (exit, format!("sandboxctl: {error}{kind}{hint}"))
+}
+
+/// What did not come from the service has no code.
+fn as_json(error: &ClientError) -> String {
+    match error {
+        ClientError::Failed(failure) => serde_json::json!(failure).to_string(),
+        other => serde_json::json!({ "code": null, "message": other.to_string(), "data": null }).to_string(),
+    }
+}
+
+fn connect_hint(kind: ErrorKind, socket: &str) -> Option<String> {
+    match kind {
+        ErrorKind::NotFound => {
+            Some("is sandboxd running? another socket is named by --socket or SANDBOXD_SOCKET".into())
+        }
+        ErrorKind::ConnectionRefused => Some("sandboxd left this socket behind and is not running".into()),
+        ErrorKind::PermissionDenied => Some(format!("your user may not open it; see `ls -l {socket}` for who may")),
+        _ => None,
+    }
+}
+
+fn failure_hint(failure: &Failure) -> Option<String> {
+    let details = &failure.data.details;
+    match failure.data.kind.as_str() {
+        "sandbox_conflict" => Some("use the same values, or delete the sandbox first".into()),
+        "image_not_found" => Some("bring the image to the engine, or choose another profile".into()),
+        "sandbox_delete_failed" => Some("it is tried again until it succeeds".into()),
+        "unauthorized" => Some("socket.allow_users and socket.allow_groups say who may".into()),
+        "busy" => {
+            let seconds = details.get("retry_after").and_then(serde_json::Value::as_f64);
+            Some(seconds.map_or_else(|| "try again".to_owned(), |seconds| format!("try again in {seconds:.1}s")))
+        }
+        _ => failure.data.retryable.then(|| "try again".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::client::FailureData;
+    use clap::Parser;
+    use serde_json::json;
+
+    fn explained(error: &ClientError, arguments: &[&str]) -> (Exit, String) {
+        let arguments = ["sandboxctl", "--socket", "/s"].iter().chain(arguments).chain(&["health"]);
+        explain(error, &Arguments::parse_from(arguments))
+    }
+
+    fn failed(kind: &str, retryable: bool) -> ClientError {
+        let details = json!({ "retry_after": 0.25 }).as_object().cloned().unwrap_or_default();
+        let data = FailureData { kind: kind.into(), retryable, details };
+        ClientError::Failed(Failure { code: -32000, message: "it failed".into(), data })
+    }
+
+    #[test]
+    fn an_error_is_one_line_with_its_kind_and_a_hint() {
+        for (error, exit, line) in [
+            (failed("sandbox_not_found", false), Exit::NotFound, "sandboxctl: it failed [sandbox_not_found]"),
+            (failed("engine_unavailable", true), Exit::Failed, "sandboxctl: it failed [engine_unavailable]; try again"),
+            (failed("busy", true), Exit::Failed, "sandboxctl: it failed [busy]; try again in 0.2s"),
+        ] {
+            assert_eq!(explained(&error, &[]), (exit, line.to_owned()));
+        }
+        let source = ErrorKind::NotFound.into();
+        let (exit, line) = explained(&ClientError::Connect { path: "/s".into(), source }, &[]);
+        assert_eq!(exit, Exit::CannotConnect);
+        assert!(
+            line.starts_with("sandboxctl: cannot connect to /s: ") && line.contains("is sandboxd running?"),
+            "{line}"
+        );
+    }
+
+    #[test]
+    fn programs_get_the_error_as_it_came() {
+        let (_, line) = explained(&failed("busy", true), &["--json"]);
+        let value: serde_json::Value = serde_json::from_str(&line).expect("JSON");
+        assert_eq!(value["data"]["kind"], "busy");
+        let (_, line) = explained(&ClientError::Disconnected, &["--json"]);
+        let value: serde_json::Value = serde_json::from_str(&line).expect("JSON");
+        assert_eq!(value["message"], "the service closed the connection");
+    }
+}

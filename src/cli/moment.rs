@@ -1,0 +1,42 @@
+//! Times as people read them.
+
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+
+/// Seen from `now`: "in 4m 10s", "3h 2m ago".
+pub(super) fn relative(at: DateTime<Utc>, now: DateTime<Utc>) -> String {
+    let distance = (at - now).num_seconds();
+    let length = length(Duration::from_secs(distance.unsigned_abs()));
+    match distance {
+        0 => "now".to_owned(),
+        1.. => format!("in {length}"),
+        _ => format!("{length} ago"),
+    }
+}
+
+/// The two largest units; more would not be read.
+pub(super) fn length(duration: Duration) -> String {
+    let whole = humantime::format_duration(Duration::from_secs(duration.as_secs())).to_string();
+    whole.split(' ').take(2).collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use chrono::TimeDelta;
+
+    #[test]
+    fn two_units_are_enough() {
+        let now = Utc::now();
+        for (seconds, shown) in [
+            (250, "in 4m 10s"),
+            (-60, "1m ago"),
+            (0, "now"),
+            (7 * 3600 + 62, "in 7h 1m"),
+            (-(26 * 3600 + 5), "1day 2h ago"),
+        ] {
+            assert_eq!(relative(now + TimeDelta::seconds(seconds), now), shown);
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! Results as people read them: plain columns that survive a pipe.
+
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use comfy_table::{Table, presets};
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::moment::{length, relative};
+
+#[derive(Debug, Deserialize)]
+pub(super) struct Sandbox {
+    session_id: String,
+    chat_id: String,
+    agent_id: String,
+    volume_host_path: String,
+    container_id: Option<String>,
+    container_name: String,
+    endpoint: Option<Endpoint>,
+    status: String,
+    reason: String,
+    message: Option<String>,
+    profile: String,
+    image: String,
+    created_at: DateTime<Utc>,
+    started_at: Option<DateTime<Utc>>,
+    last_activity_at: DateTime<Utc>,
+    expires_at: DateTime<Utc>,
+    idle_expires_at: DateTime<Utc>,
+    outcome: Option<String>,
+    launch: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Endpoint {
+    ip: std::net::IpAddr,
+    port: u16,
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct List {
+    sandboxes: Vec<Sandbox>,
+    next: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct Deletion {
+    chat_id: String,
+    result: String,
+    session_id: Option<String>,
+    container_id: Option<String>,
+}
+
+pub(super) fn sandbox(sandbox: Sandbox) -> String {
+    let now = Utc::now();
+    let time = |at: DateTime<Utc>| format!("{} ({})", at.format("%Y-%m-%d %H:%M:%S UTC"), relative(at, now));
+    let mut table = plain();
+    let mut row = |name: &str, value: Option<String>| {
+        table.add_row([name, value.as_deref().unwrap_or("-")]);
+    };
+    row("chat", Some(sandbox.chat_id));
+    row("session", Some(sandbox.session_id));
+    if let (Some(outcome), Some(launch)) = (sandbox.outcome, sandbox.launch) {
+        row("outcome", Some(if launch == "none" { outcome } else { format!("{outcome}, {launch}") }));
+    }
+    row("status", Some(format!("{} ({})", sandbox.status, sandbox.reason)));
+    if sandbox.message.is_some() {
+        row("message", sandbox.message);
+    }
+    row("endpoint", sandbox.endpoint.map(shown));
+    row("agent", Some(sandbox.agent_id));
+    row("volume", Some(sandbox.volume_host_path));
+    row("profile", Some(format!("{} ({})", sandbox.profile, sandbox.image)));
+    row("container", sandbox.container_id.map(|id| format!("{} {}", short(&id), sandbox.container_name)));
+    row("created", Some(time(sandbox.created_at)));
+    row("started", sandbox.started_at.map(time));
+    row("last activity", Some(time(sandbox.last_activity_at)));
+    row("expires", Some(time(sandbox.expires_at)));
+    row("expires if idle", Some(time(sandbox.idle_expires_at)));
+    finished(table)
+}
+
+pub(super) fn list(list: List) -> String {
+    if list.sandboxes.is_empty() {
+        return "no sandboxes\n".to_owned();
+    }
+    let now = Utc::now();
+    let mut table = plain();
+    table.add_row(["CHAT", "STATUS", "AGENT", "PROFILE", "ENDPOINT", "CREATED", "EXPIRES"]);
+    for sandbox in list.sandboxes {
+        table.add_row([
+            sandbox.chat_id,
+            sandbox.status,
+            sandbox.agent_id,
+            sandbox.profile,
+            sandbox.endpoint.map_or_else(|| "-".to_owned(), shown),
+            relative(sandbox.created_at, now),
+            relative(sandbox.expires_at.min(sandbox.idle_expires_at), now),
+        ]);
+    }
+    let more = if list.next.is_some() { "there are more; see them with --all\n" } else { "" };
+    finished(table) + more
+}
+
+pub(super) fn deletion(deletion: Deletion) -> String {
+    let Deletion { chat_id, result, session_id, container_id } = deletion;
+    match (result.as_str(), session_id) {
+        ("deleted", Some(session)) => {
+            let container = container_id.map(|id| format!(", container {}", short(&id))).unwrap_or_default();
+            format!("deleted the sandbox of chat {chat_id} (session {session}{container})\n")
+        }
+        _ => format!("chat {chat_id} has no sandbox\n"),
+    }
+}
+
+/// Any object, whatever it holds: nested fields are named by their path.
+pub(super) fn fields(object: Value) -> String {
+    let mut table = plain();
+    add_fields(&mut table, "", &object);
+    finished(table)
+}
+
+fn add_fields(table: &mut Table, path: &str, value: &Value) {
+    let value = match value {
+        Value::Null => return,
+        Value::Object(fields) => {
+            for (name, value) in fields {
+                let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+                add_fields(table, &path, value);
+            }
+            return;
+        }
+        Value::Array(items) => items.iter().map(text).collect::<Vec<_>>().join(", "),
+        Value::Number(seconds) if path == "uptime" => {
+            length(Duration::try_from_secs_f64(seconds.as_f64().unwrap_or_default()).unwrap_or_default())
+        }
+        other => text(other),
+    };
+    table.add_row([path, value.as_str()]);
+}
+
+fn text(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
+
+fn shown(endpoint: Endpoint) -> String {
+    std::net::SocketAddr::new(endpoint.ip, endpoint.port).to_string()
+}
+
+/// As much of a container's id as engines themselves show.
+fn short(id: &str) -> &str {
+    id.get(..12).unwrap_or(id)
+}
+
+fn plain() -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING);
+    table
+}
+
+/// Columns two blanks apart, and none at either end of a line.
+fn finished(mut table: Table) -> String {
+    for column in table.column_iter_mut() {
+        column.set_padding((0, 2));
+    }
+    table.lines().map(|line| format!("{}\n", line.trim_end())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use chrono::TimeDelta;
+    use serde_json::json;
+
+    fn example(now: DateTime<Utc>) -> Value {
+        let at = |seconds| (now + TimeDelta::seconds(seconds)).to_rfc3339();
+        json!({
+            "session_id": "s", "chat_id": "c", "agent_id": "a", "volume_host_path": "/v",
+            "container_id": "0123456789abcdef", "container_name": "sandboxd-default-c",
+            "endpoint": { "ip": "10.0.0.2", "port": 8080 }, "status": "running", "reason": "ready", "message": null,
+            "profile": "default", "image": "base", "created_at": at(-60), "started_at": at(-59),
+            "last_activity_at": at(-30), "expires_at": at(250), "idle_expires_at": at(7201),
+        })
+    }
+
+    #[test]
+    fn a_list_has_one_line_for_each_sandbox_and_says_if_there_are_more() {
+        let page = json!({ "sandboxes": [example(Utc::now())], "next": "c" });
+        let shown = list(serde_json::from_value(page).expect("a list"));
+        let lines: Vec<_> = shown.lines().collect();
+        assert_eq!(lines.len(), 3, "{shown}");
+        assert!(lines[1].contains("10.0.0.2:8080") && lines[1].contains("in 4m"), "{shown}");
+        assert!(lines[2].contains("--all"), "{shown}");
+        let none = json!({ "sandboxes": [], "next": null });
+        assert_eq!(list(serde_json::from_value(none).expect("a list")), "no sandboxes\n");
+    }
+
+    #[test]
+    fn a_sandbox_is_shown_with_everything_that_is_known() {
+        let mut created = example(Utc::now());
+        created["outcome"] = json!("created");
+        created["launch"] = json!("cold");
+        created["endpoint"] = Value::Null;
+        let shown = sandbox(serde_json::from_value(created).expect("a sandbox"));
+        for part in
+            ["created, cold", "running (ready)", "0123456789ab sandboxd-default-c", "endpoint", " -\n", "1m ago"]
+        {
+            assert!(shown.contains(part), "{part}: {shown}");
+        }
+    }
+
+    #[test]
+    fn nested_fields_are_named_by_their_path() {
+        let shown = fields(json!({ "a": { "b": [1, "x"], "c": null }, "uptime": 61.5 }));
+        let words: Vec<_> = shown.split_whitespace().collect();
+        assert_eq!(words, ["a.b", "1,", "x", "uptime", "1m", "1s"]);
+    }
+}
