@@ -10,4 +10,5 @@ pub mod probe;
 pub mod profiles;
 pub mod protocol;
 pub mod server;
+pub mod service;
 pub mod telemetry;

@@ -1,1 +1,100 @@
-fn main() {}
+//! `sandboxd`: reads its configuration, finds its engine, serves until it is told to stop.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use clap::{Parser, Subcommand};
+use sandboxd::config::{Config, EngineHost};
+use sandboxd::engine::docker::DockerEngine;
+use sandboxd::service::Service;
+use sandboxd::telemetry;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+
+/// Gives every chat with an AI agent a sandbox of its own on this host.
+#[derive(Debug, Parser)]
+#[command(version)]
+struct Arguments {
+    /// The configuration [default: /etc/sandboxd/sandboxd.toml if it is there]
+    #[arg(long, global = true, value_name = "FILE")]
+    config: Option<PathBuf>,
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Serve (the default)
+    Serve,
+    /// Say what is wrong with the configuration, or nothing
+    CheckConfig {
+        /// Show the configuration that is in effect, without secrets
+        #[arg(long)]
+        print: bool,
+    },
+}
+
+type Failure = Box<dyn std::error::Error>;
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let config = match Config::load(arguments.config.as_deref(), std::env::vars_os()) {
+        Ok(config) => config,
+        Err(error) => {
+            eprintln!("{error}");
+            return ExitCode::from(2);
+        }
+    };
+    let outcome = match arguments.command.unwrap_or(Command::Serve) {
+        Command::Serve => serve(&config),
+        Command::CheckConfig { print } => {
+            if print {
+                println!("{config}");
+            }
+            Ok(())
+        }
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("sandboxd: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+#[tokio::main]
+async fn serve(config: &Config) -> Result<(), Failure> {
+    telemetry::start_logging(&config.log)?;
+    if let Some(address) = config.metrics.listen {
+        telemetry::serve_metrics(address)?;
+    }
+    let stop = stop_on_signal()?;
+    let host = match &config.engine.host {
+        EngineHost::Auto => "auto".to_owned(),
+        EngineHost::Socket(path) => format!("unix://{}", path.display()),
+    };
+    let engine = DockerEngine::connect(&host)?;
+    let sockets = engine.sockets();
+    let service = Service::start(config, Arc::new(engine), &sockets).await?;
+    tracing::info!(socket = %config.socket.path.display(), instance = config.instance.name, "serving");
+    Ok(service.run(stop).await?)
+}
+
+/// The first signal asks for an orderly end, which has its own deadline; a second one does not hurry it.
+fn stop_on_signal() -> std::io::Result<CancellationToken> {
+    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let stop = CancellationToken::new();
+    tokio::spawn({
+        let stop = stop.clone();
+        async move {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+            }
+            stop.cancel();
+        }
+    });
+    Ok(stop)
+}

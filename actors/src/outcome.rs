@@ -77,6 +77,9 @@ pub enum SandboxError {
     /// What the engine holds for this chat is not known, so nothing was decided.
     #[error("the sandbox of chat {chat} cannot be looked up: {error}")]
     Unknown { chat: ChatId, error: EngineError },
+    /// The engine has not answered since the service started, so what there is is not known.
+    #[error("the engine has not been listed yet")]
+    NotListed,
     /// What serves this chat broke down and comes back by itself.
     #[error("chat {chat} is being recovered, try again in {retry_after:?}")]
     Recovering { chat: ChatId, retry_after: Duration },

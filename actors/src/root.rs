@@ -16,6 +16,9 @@ use crate::ids::ChatId;
 use crate::outcome::{Deletion, SandboxError};
 use roster::{Roster, Route};
 
+/// Chats and the actors that serve them.
+pub type Attended = Vec<(ChatId, ActorRef<chat::Message>)>;
+
 #[derive(Debug)]
 pub enum Message {
     /// For the chat's actor, which is started if need be.
@@ -39,11 +42,11 @@ pub enum Message {
         found: Vec<Found>,
         adopted: RpcReplyPort<usize>,
     },
-    /// Some chats in order of their ids, and how many more there are after them.
+    /// Some chats in order of their ids, once it is known which there are.
     Page {
         after: Option<ChatId>,
         limit: usize,
-        page: RpcReplyPort<Vec<(ChatId, ActorRef<chat::Message>)>>,
+        page: RpcReplyPort<Option<Attended>>,
     },
     Count {
         count: RpcReplyPort<usize>,
@@ -109,7 +112,9 @@ impl Actor for Root {
                 state.listed = true;
                 let _ = adopted.send(count);
             }
-            Message::Page { after, limit, page } => drop(page.send(state.roster.page(after, limit))),
+            Message::Page { after, limit, page } => {
+                let _ = page.send(state.listed.then(|| state.roster.page(after, limit)));
+            }
             Message::Count { count } => drop(count.send(state.roster.len())),
             Message::Close { chats } => {
                 state.closed = true;

@@ -91,7 +91,8 @@ impl Sandboxes {
     pub async fn list(&self, after: Option<ChatId>, limit: usize) -> Result<Page, SandboxError> {
         // One more than asked for tells whether there is a next page.
         let page = |page| root::Message::Page { after, limit: limit.saturating_add(1), page };
-        let mut chats = ask(&self.root, page).await.ok_or(SandboxError::ShuttingDown)?;
+        let page = ask(&self.root, page).await.ok_or(SandboxError::ShuttingDown)?;
+        let mut chats = page.ok_or(SandboxError::NotListed)?;
         let more = chats.len() > limit;
         chats.truncate(limit);
         let next = if more { chats.last().map(|(chat, _)| *chat) } else { None };

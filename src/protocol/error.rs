@@ -147,11 +147,15 @@ impl From<SandboxError> for Error {
             SandboxError::StartFailed { chat, failure } => {
                 start_failed(message, &failure).with("chat_id", chat.to_string())
             }
+            SandboxError::DeleteOwed { chat, error } if error.is_unavailable() => {
+                engine_unavailable(message, &error).with("chat_id", chat.to_string()).with("owed", true)
+            }
             SandboxError::DeleteOwed { chat, error } => Kind::SandboxDeleteFailed
                 .error(message)
                 .with("chat_id", chat.to_string())
                 .with("reason", error.to_string())
                 .with("owed", true),
+            SandboxError::NotListed => Kind::EngineUnavailable.error(message),
             // Whatever the engine answered, it did not answer the question.
             SandboxError::Unknown { chat, error } => {
                 engine_unavailable(message, &error).with("chat_id", chat.to_string())
