@@ -1,3 +1,4 @@
 //! The engines that carry the sandboxes: adapters of the core's [`Engine`](sandboxd_actors::engine::Engine) port.
 
 pub mod docker;
+pub mod private;

@@ -1,0 +1,294 @@
+//! A Docker engine of our own, for a host on which none answers.
+//!
+//! ```text
+//! start ─▶ alive from an earlier run? ─ yes ─▶ adopted ─┐
+//!                     └─ no ─▶ spawned ─────────────────┴─▶ answers ─▶ ended? ─▶ pause ─▶ spawned …
+//! ```
+//!
+//! It is a `dockerd` with data, sockets, bridge and addresses of its own. It restores containers that outlived it, so
+//! neither its end nor that of the service ends a sandbox: both may be killed, and the next start takes over what is
+//! still there. It writes the host's firewall rules like any Docker engine, which is why it is only for a host without
+//! one.
+
+mod bridge;
+mod process;
+
+use std::ffi::OsString;
+use std::fs::{self, OpenOptions};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use rustix::mount::UnmountFlags;
+use rustix::process::Signal;
+use sandboxd_actors::engine::Engine;
+use tokio::process::Command;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
+
+use super::docker::DockerEngine;
+use process::Process;
+
+/// From its start to its first answer.
+const START_LIMIT: Duration = Duration::from_secs(60);
+const START_POLL: Duration = Duration::from_millis(50);
+/// From the request to end to its end.
+const STOP_LIMIT: Duration = Duration::from_secs(30);
+
+const FIRST_PAUSE: Duration = Duration::from_millis(500);
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+/// One that ran this long did not end because of how it was started.
+const SETTLED: Duration = Duration::from_secs(60);
+
+const LOG_LIMIT: u64 = 16 << 20;
+
+#[derive(Debug, thiserror::Error)]
+pub enum PrivateEngineError {
+    #[error("a private engine needs root")]
+    NotRoot,
+    #[error("there is no {program} in the PATH or in /usr/sbin to run a private engine with (Debian: {package})")]
+    NoProgram { program: &'static str, package: &'static str },
+    #[error("the private engine's {path} cannot be prepared: {error}")]
+    Place { path: PathBuf, error: io::Error },
+    #[error("every block of 10.0.0.0/8 is routed on this host, none is left for the private engine")]
+    NoAddresses,
+    #[error("`{command}` failed: {message}")]
+    Bridge { command: String, message: String },
+    #[error("dockerd cannot be started: {0}")]
+    Spawn(io::Error),
+    #[error("dockerd ended while starting; see {log}")]
+    Ended { log: PathBuf },
+    #[error("dockerd did not answer within {START_LIMIT:?}; see {log}")]
+    Silent { log: PathBuf },
+}
+
+/// Runs until [`PrivateEngine::stop`]. Dropped, it leaves the engine running for the next start to find.
+#[derive(Debug)]
+pub struct PrivateEngine {
+    host: String,
+    stop: CancellationToken,
+    supervisor: AbortOnDropHandle<()>,
+}
+
+impl PrivateEngine {
+    /// Starts the engine whose data lives in `directory`, or finds it running, and waits until it answers.
+    pub async fn start(directory: &Path) -> Result<Self, PrivateEngineError> {
+        let engine = Dockerd::prepare(directory)?;
+        let mut process = match Process::alive(&engine.pid_file(), &engine.runtime) {
+            Some(earlier) => earlier,
+            None => engine.spawn().await?,
+        };
+        tokio::select! {
+            () = engine.answers() => {}
+            () = process.ended() => return Err(PrivateEngineError::Ended { log: engine.log() }),
+            () = tokio::time::sleep(START_LIMIT) => {
+                process.signal(Signal::TERM);
+                return Err(PrivateEngineError::Silent { log: engine.log() });
+            }
+        }
+        let (host, stop) = (engine.host(), CancellationToken::new());
+        let supervisor = AbortOnDropHandle::new(tokio::spawn(engine.supervise(process, stop.clone())));
+        Ok(Self { host, stop, supervisor })
+    }
+
+    /// Where it answers, for [`DockerEngine::connect`].
+    pub fn host(&self) -> &str {
+        &self.host
+    }
+
+    /// Ends the engine, not its containers.
+    pub async fn stop(self) {
+        self.stop.cancel();
+        let _ = self.supervisor.await;
+    }
+}
+
+struct Dockerd {
+    program: PathBuf,
+    /// What lasts: images, containers, networks, the log.
+    directory: PathBuf,
+    /// What ends with the host. Short, because the path of a socket is limited to 108 bytes.
+    runtime: PathBuf,
+    id: String,
+}
+
+impl Dockerd {
+    fn prepare(directory: &Path) -> Result<Self, PrivateEngineError> {
+        if !rustix::process::geteuid().is_root() {
+            return Err(PrivateEngineError::NotRoot);
+        }
+        let program = find("dockerd", "docker.io")?;
+        let made = |path: &Path| {
+            let failed = |error| PrivateEngineError::Place { path: path.to_owned(), error };
+            fs::create_dir_all(path).and_then(|()| path.canonicalize()).map_err(failed)
+        };
+        let directory = made(directory)?;
+        let id = format!("{:08x}", fnv1a(directory.as_os_str().as_encoded_bytes()));
+        let runtime = made(Path::new(&format!("/run/sandboxd-private-{id}")))?;
+        // The host's own /etc/docker/daemon.json is for another engine. This one is for whoever needs more of this one.
+        let config = directory.join("daemon.json");
+        if !config.exists() {
+            fs::write(&config, "{}\n").map_err(|error| PrivateEngineError::Place { path: config, error })?;
+        }
+        Ok(Self { program, directory, runtime, id })
+    }
+
+    fn host(&self) -> String {
+        format!("unix://{}/docker.sock", self.runtime.display())
+    }
+
+    fn pid_file(&self) -> PathBuf {
+        self.runtime.join("docker.pid")
+    }
+
+    fn log(&self) -> PathBuf {
+        self.directory.join("dockerd.log")
+    }
+
+    fn data(&self) -> PathBuf {
+        self.directory.join("data")
+    }
+
+    async fn spawn(&self) -> Result<Process, PrivateEngineError> {
+        let bridge = bridge::up(&self.id, &self.directory.join("block")).await?;
+        // A pid file that outlived its process keeps the next one from starting.
+        for file in [self.pid_file(), self.runtime.join("exec/containerd/containerd.pid")] {
+            if Process::alive(&file, &self.runtime).is_none() {
+                let _ = fs::remove_file(file);
+            }
+        }
+        let option = |name: &str, value: &Path| {
+            let mut option = OsString::from(format!("--{name}="));
+            option.push(value);
+            option
+        };
+        let log = self.open_log().map_err(|error| PrivateEngineError::Place { path: self.log(), error })?;
+        let mut command = Command::new(&self.program);
+        command
+            .arg(format!("--host={}", self.host()))
+            .arg(option("config-file", &self.directory.join("daemon.json")))
+            .arg(option("data-root", &self.data()))
+            .arg(option("exec-root", &self.runtime.join("exec")))
+            .arg(option("pidfile", &self.pid_file()))
+            .arg(format!("--bridge={}", bridge.name))
+            .arg(format!("--default-address-pool=base={},size=24", bridge.pool))
+            // Where the host runs a containerd, it is shared, and this is what keeps us apart.
+            .arg(format!("--containerd-namespace=sandboxd-{}", self.id))
+            .arg(format!("--containerd-plugins-namespace=sandboxd-{}-plugins", self.id))
+            .args(["--group=root", "--live-restore"])
+            .env("PATH", search_path())
+            .stdin(Stdio::null())
+            .stderr(log.try_clone().map_err(PrivateEngineError::Spawn)?)
+            .stdout(log)
+            // An interrupt at the terminal is for the service.
+            .process_group(0);
+        // What the service manager tells the service is not meant for its child.
+        for variable in ["NOTIFY_SOCKET", "LISTEN_FDS", "LISTEN_PID", "WATCHDOG_USEC", "WATCHDOG_PID", "DOCKER_HOST"] {
+            command.env_remove(variable);
+        }
+        let process = command.spawn().and_then(Process::child).map_err(PrivateEngineError::Spawn)?;
+        tracing::info!(host = self.host(), "started a private engine");
+        Ok(process)
+    }
+
+    async fn answers(&self) {
+        let host = self.host();
+        let engine = DockerEngine::connect(&host).expect("a socket's path is absolute");
+        while engine.identify().await.is_err() {
+            tokio::time::sleep(START_POLL).await;
+        }
+    }
+
+    async fn supervise(self, mut process: Process, stop: CancellationToken) {
+        let mut pause = FIRST_PAUSE;
+        loop {
+            let since = Instant::now();
+            tokio::select! {
+                () = stop.cancelled() => return self.end(process).await,
+                () = process.ended() => tracing::error!(log = %self.log().display(), "the private engine ended"),
+            }
+            if since.elapsed() > SETTLED {
+                pause = FIRST_PAUSE;
+            }
+            process = loop {
+                tokio::select! {
+                    () = stop.cancelled() => return,
+                    () = tokio::time::sleep(pause) => pause = (pause * 2).min(LONGEST_PAUSE),
+                }
+                match self.spawn().await {
+                    Ok(process) => break process,
+                    Err(error) => tracing::error!(%error, "the private engine cannot be started again"),
+                }
+            };
+        }
+    }
+
+    async fn end(&self, mut process: Process) {
+        let idle = self.is_idle().await;
+        process.signal(Signal::TERM);
+        if tokio::time::timeout(STOP_LIMIT, process.ended()).await.is_err() {
+            tracing::warn!("the private engine does not stop, killing it");
+            process.signal(Signal::KILL);
+            process.ended().await;
+        }
+        // Running sandboxes still need both.
+        if idle {
+            bridge::down(&self.id).await;
+            // It mounts its data onto itself, and forgets to undo that once it was killed.
+            let _ = rustix::mount::unmount(self.data(), UnmountFlags::empty());
+        }
+        tracing::info!("stopped the private engine");
+    }
+
+    /// Whether it is certain that no container runs.
+    async fn is_idle(&self) -> bool {
+        let Ok(docker) = bollard::Docker::connect_with_unix(&self.host(), 5, bollard::API_DEFAULT_VERSION) else {
+            return false;
+        };
+        docker.list_containers(None).await.is_ok_and(|running| running.is_empty())
+    }
+
+    fn open_log(&self) -> io::Result<fs::File> {
+        let path = self.log();
+        if fs::metadata(&path).is_ok_and(|log| log.len() > LOG_LIMIT) {
+            fs::rename(&path, path.with_extension("log.old"))?;
+        }
+        OpenOptions::new().append(true).create(true).open(path)
+    }
+}
+
+/// The PATH, and where Debian keeps the programs of an administrator.
+fn search_path() -> OsString {
+    let mut path = std::env::var_os("PATH").unwrap_or_default();
+    path.push(":/usr/sbin:/sbin");
+    path
+}
+
+fn find(program: &'static str, package: &'static str) -> Result<PathBuf, PrivateEngineError> {
+    std::env::split_paths(&search_path())
+        .map(|directory| directory.join(program))
+        .find(|path| path.is_file())
+        .ok_or(PrivateEngineError::NoProgram { program, package })
+}
+
+/// Stable across versions, unlike the standard library's: the next run must find what this one left.
+fn fnv1a(bytes: &[u8]) -> u32 {
+    bytes.iter().fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_program_is_named_with_its_package() {
+        let error = find("sandboxd-no-such-program", "docker.io").unwrap_err().to_string();
+        assert!(error.contains("sandboxd-no-such-program") && error.contains("docker.io"), "{error}");
+    }
+
+    #[test]
+    fn the_next_version_finds_the_same_place() {
+        assert_eq!(fnv1a(b"a"), 0xe40c_292c);
+    }
+}
