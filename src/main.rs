@@ -7,8 +7,10 @@ use std::sync::Arc;
 use clap::{Parser, Subcommand};
 use sandboxd::config::{Config, EngineHost};
 use sandboxd::engine::docker::DockerEngine;
+use sandboxd::engine::private::PrivateEngine;
 use sandboxd::service::Service;
 use sandboxd::telemetry;
+use sandboxd_actors::engine::Engine;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
@@ -71,15 +73,30 @@ async fn serve(config: &Config) -> Result<(), Failure> {
         telemetry::serve_metrics(address)?;
     }
     let stop = stop_on_signal()?;
+    let (engine, private) = find_engine(config).await?;
+    let sockets = engine.sockets();
+    let service = Service::start(config, Arc::new(engine), &sockets).await?;
+    tracing::info!(socket = %config.socket.path.display(), instance = config.instance.name, "serving");
+    let outcome = service.run(stop).await;
+    if let Some(private) = private {
+        private.stop().await;
+    }
+    Ok(outcome?)
+}
+
+/// The configured engine or, where none answers and it is wanted, one of our own.
+async fn find_engine(config: &Config) -> Result<(DockerEngine, Option<PrivateEngine>), Failure> {
     let host = match &config.engine.host {
         EngineHost::Auto => "auto".to_owned(),
         EngineHost::Socket(path) => format!("unix://{}", path.display()),
     };
     let engine = DockerEngine::connect(&host)?;
-    let sockets = engine.sockets();
-    let service = Service::start(config, Arc::new(engine), &sockets).await?;
-    tracing::info!(socket = %config.socket.path.display(), instance = config.instance.name, "serving");
-    Ok(service.run(stop).await?)
+    if !config.engine.private || engine.identify().await.is_ok() {
+        return Ok((engine, None));
+    }
+    let private = PrivateEngine::start(&config.state.dir.join("engine")).await?;
+    tracing::info!(host = private.host(), "no engine answers, using one of our own");
+    Ok((DockerEngine::connect(private.host())?, Some(private)))
 }
 
 /// The first signal asks for an orderly end, which has its own deadline; a second one does not hurry it.
