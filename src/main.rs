@@ -91,8 +91,8 @@ async fn find_engine(config: &Config) -> Result<(DockerEngine, Option<PrivateEng
         EngineHost::Socket(path) => format!("unix://{}", path.display()),
     };
     let engine = DockerEngine::connect(&host)?;
-    let answers = tokio::time::timeout(config.engine.timeouts.connect, engine.identify());
-    if !config.engine.private || matches!(answers.await, Ok(Ok(_))) {
+    let limit = config.engine.timeouts.connect;
+    if !config.engine.private || matches!(tokio::time::timeout(limit, engine.identify()).await, Ok(Ok(_))) {
         return Ok((engine, None));
     }
     let private = PrivateEngine::start(&config.state.dir.join("engine")).await?;
