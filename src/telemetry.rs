@@ -30,6 +30,8 @@ pub fn start_logging(log: &Log) -> Result<(), TelemetryError> {
         Ok(filter) => EnvFilter::try_new(filter)?,
         Err(_) => EnvFilter::try_new(&log.filter)?,
     };
+    // At debug it logs whole requests, and with them the environment of sandboxes. Nobody can ask for that.
+    let filter = filter.add_directive("bollard=info".parse()?);
     let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
     match log.format {
         LogFormat::Human => lines.with_ansi(io::stderr().is_terminal()).init(),
