@@ -4,8 +4,11 @@ use std::io::{self, IsTerminal};
 use std::net::SocketAddr;
 
 use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder};
-use tracing_subscriber::EnvFilter;
-use tracing_subscriber::filter::ParseError;
+use tracing::Level;
+use tracing_subscriber::filter::{FilterExt, ParseError, filter_fn};
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{EnvFilter, Layer};
 
 use crate::config::{Log, LogFormat};
 
@@ -31,12 +34,13 @@ pub fn start_logging(log: &Log) -> Result<(), TelemetryError> {
         Err(_) => EnvFilter::try_new(&log.filter)?,
     };
     // At debug it logs whole requests, and with them the environment of sandboxes. Nobody can ask for that.
-    let filter = filter.add_directive("bollard=info".parse()?);
-    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
-    match log.format {
-        LogFormat::Human => lines.with_ansi(io::stderr().is_terminal()).init(),
-        LogFormat::Json => lines.json().flatten_event(true).init(),
-    }
+    let no_bodies = filter_fn(|metadata| !metadata.target().starts_with("bollard") || *metadata.level() <= Level::INFO);
+    let lines = tracing_subscriber::fmt::layer().with_writer(io::stderr);
+    let lines = match log.format {
+        LogFormat::Human => lines.with_ansi(io::stderr().is_terminal()).boxed(),
+        LogFormat::Json => lines.json().flatten_event(true).boxed(),
+    };
+    tracing_subscriber::registry().with(lines.with_filter(filter.and(no_bodies))).init();
     Ok(())
 }
 
