@@ -215,19 +215,9 @@ impl State {
                     myself.send_after(delay, due);
                 }
                 Effect::Discard { container } => {
-                    let (world, chat) = (Arc::clone(&self.world), self.chat);
-                    let discard = async move {
-                        tracing::info!(container.id = %container, "removing a container that came too late");
-                        tear_down(&world, chat, Some(container), false).await
-                    };
-                    self.tasks.spawn(
-                        async move {
-                            if let Err(error) = discard.await {
-                                tracing::warn!(%error, "a container that came too late is left to reconciliation");
-                            }
-                        }
-                        .instrument(self.span("discard")),
-                    );
+                    // Not a task of the actor: it goes on when the actor has nothing left to own, or fails.
+                    let engine = self.world.engine.clone();
+                    tokio::spawn(async move { engine.discard(&container).await }.instrument(self.span("discard")));
                 }
             }
         }
@@ -352,10 +342,11 @@ impl State {
 
 /// Follows a creation that was given up. Not a task of the actor: what it brings must be removed in any case.
 fn follow(straggler: Straggler, chat: ActorRef<Message>) {
-    tokio::spawn(async move {
-        let container = straggler.outcome().await;
-        let _ = chat.cast(Message::Event(Box::new(Event::StragglerEnded { container })));
-    });
+    let followed = async move {
+        straggler.ended().await;
+        let _ = chat.cast(Message::Event(Box::new(Event::StragglerEnded)));
+    };
+    tokio::spawn(followed.in_current_span());
 }
 
 /// A task of the actor panicked.

@@ -32,10 +32,8 @@ pub enum Event {
         generation: Generation,
         result: Result<Launched, LaunchFailure>,
     },
-    /// A creation that was given up has been answered after all.
-    StragglerEnded {
-        container: Option<ContainerId>,
-    },
+    /// A creation that was given up has been answered after all, and nothing is left of it.
+    StragglerEnded,
     /// Answers [`Effect::Check`].
     Checked {
         generation: Generation,
@@ -74,7 +72,7 @@ pub enum Remains {
     Container(ContainerId),
     /// A creation was asked for and not answered: there may be a container, or none.
     Perhaps,
-    /// As `Perhaps`, and the call is still followed: [`Event::StragglerEnded`] will tell.
+    /// As `Perhaps`, and the call is still followed to remove what it brings: [`Event::StragglerEnded`] will tell.
     Straggler,
 }
 

@@ -36,7 +36,7 @@ use super::events::{Effect, Event, LaunchFailure, Launched, Remains, Reply, Requ
 use super::phase::{Creating, Phase, RemovalStep, Running, Unknown};
 use crate::clock::Timestamp;
 use crate::engine::EngineError;
-use crate::ids::{ChatId, ContainerId, ContainerName, Generation, SessionId};
+use crate::ids::{ChatId, ContainerName, Generation, SessionId};
 use crate::outcome::{Created, Deletion, Launch, Outcome, SandboxError, StartFailure};
 use crate::request::CreateRequest;
 use crate::sandbox::{Reason, Sandbox, Status};
@@ -105,7 +105,7 @@ impl Lifecycle {
             Event::Request(request) => self.request(request, now),
             Event::Looked(result) => self.looked(result, now),
             Event::Launched { generation, result } => self.launched(generation, result, now),
-            Event::StragglerEnded { container } => self.straggler_ended(container),
+            Event::StragglerEnded => self.stragglers = self.stragglers.saturating_sub(1),
             Event::Checked { generation, liveness } => self.checked(generation, liveness, now),
             Event::TornDown { generation, result } => self.torn_down(generation, result, now),
             Event::RetryDue { generation, attempt } => self.retry_due(generation, attempt),
@@ -316,14 +316,6 @@ impl Lifecycle {
                 self.start_removal(sandbox, false);
                 self.deleting().failed = Some((failure, waiters));
             }
-        }
-    }
-
-    fn straggler_ended(&mut self, container: Option<ContainerId>) {
-        self.stragglers = self.stragglers.saturating_sub(1);
-        if let Some(container) = container {
-            // Never started and never answered, so it cannot be the sandbox that the chat has now.
-            self.effects.push(Effect::Discard { container });
         }
     }
 

@@ -4,6 +4,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use tokio::task::{JoinError, JoinHandle};
 use tracing::Instrument;
 
 use super::{Engine, EngineError, EngineIdentity, NetworkSpec, Observed, Operation};
@@ -55,8 +56,11 @@ impl Bounded {
 
     /// The one call that is never dropped: see [`Creation`].
     pub fn create(&self, spec: ContainerSpec) -> Creation {
-        let engine = Arc::clone(&self.engine);
-        let call = async move { measured(Operation::Create, engine.create(&spec)).await };
+        let engine = self.clone();
+        let call = async move {
+            let container = measured(Operation::Create, engine.engine.create(&spec)).await?;
+            Ok(Unclaimed { container, engine, claimed: false })
+        };
         Creation { call: tokio::spawn(call.in_current_span()), limit: self.limits.create }
     }
 
@@ -83,19 +87,43 @@ impl Bounded {
     pub async fn log_tail(&self, container: &ContainerId, lines: usize) -> Result<Vec<String>, EngineError> {
         within(Operation::LogTail, self.limits.logs, self.engine.log_tail(container, lines)).await
     }
+
+    /// Removes a container that is of no use to anybody, however often that has to be tried.
+    pub async fn discard(&self, container: &ContainerId) {
+        tracing::info!(container.id = %container, "removing a container that came too late");
+        let mut pause = FIRST_DISCARD_PAUSE;
+        // What the engine could create within a limit, it can remove within the same.
+        while let Err(error) = self.remove(container, self.limits.create).await {
+            tracing::warn!(container.id = %container, %error, "a container that came too late is not removed yet");
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(LONGEST_DISCARD_PAUSE);
+        }
+    }
 }
 
+/// Between two tries to remove a container that came too late.
+const FIRST_DISCARD_PAUSE: Duration = Duration::from_millis(250);
+const LONGEST_DISCARD_PAUSE: Duration = Duration::from_secs(30);
+
 /// A container being created. Dropping the call would not stop the engine from creating it, so the call goes on until
-/// it is answered, and whoever stops waiting is given the rest of it to follow.
+/// it is answered. A container that nobody waits for any more by then is removed, also if whoever waited is gone.
 #[derive(Debug)]
 pub struct Creation {
-    call: tokio::task::JoinHandle<Result<ContainerId, EngineError>>,
+    call: JoinHandle<Result<Unclaimed, EngineError>>,
     limit: Duration,
 }
 
 /// A creation that nobody waits for any more.
 #[derive(Debug)]
-pub struct Straggler(tokio::task::JoinHandle<Result<ContainerId, EngineError>>);
+pub struct Straggler(JoinHandle<Result<Unclaimed, EngineError>>);
+
+/// A container that nobody has taken charge of yet. Dropping it removes the container.
+#[derive(Debug)]
+struct Unclaimed {
+    container: ContainerId,
+    engine: Bounded,
+    claimed: bool,
+}
 
 impl Creation {
     /// Waits until the call is answered, its limit has passed, or `give_up` resolves.
@@ -105,7 +133,7 @@ impl Creation {
     ) -> Result<ContainerId, (EngineError, Option<Straggler>)> {
         let Creation { mut call, limit } = self;
         tokio::select! {
-            answer = &mut call => joined(answer).map_err(|error| (error, None)),
+            answer = &mut call => claimed(answer).map_err(|error| (error, None)),
             () = tokio::time::sleep(limit) => {
                 Err((EngineError::TimedOut { operation: Operation::Create, limit }, Some(Straggler(call))))
             }
@@ -118,17 +146,38 @@ impl Creation {
 }
 
 impl Straggler {
-    /// The container that came into being after all, if one did.
-    pub async fn outcome(self) -> Option<ContainerId> {
-        joined(self.0.await).ok()
+    /// Resolves once the call has been answered, and a container that came into being after all is gone.
+    pub async fn ended(self) {
+        if let Ok(Ok(unclaimed)) = self.0.await {
+            let engine = unclaimed.engine.clone();
+            engine.discard(&unclaimed.claim()).await;
+        }
     }
 }
 
-fn joined(
-    answer: Result<Result<ContainerId, EngineError>, tokio::task::JoinError>,
-) -> Result<ContainerId, EngineError> {
-    answer
-        .unwrap_or_else(|error| Err(EngineError::Nonsense { operation: Operation::Create, message: error.to_string() }))
+fn claimed(answer: Result<Result<Unclaimed, EngineError>, JoinError>) -> Result<ContainerId, EngineError> {
+    let nonsense =
+        |error: JoinError| EngineError::Nonsense { operation: Operation::Create, message: error.to_string() };
+    answer.map_err(nonsense)?.map(Unclaimed::claim)
+}
+
+impl Unclaimed {
+    fn claim(mut self) -> ContainerId {
+        self.claimed = true;
+        self.container.clone()
+    }
+}
+
+impl Drop for Unclaimed {
+    fn drop(&mut self) {
+        // Without a runtime the process is at its end, and the next one finds what is left.
+        if !self.claimed
+            && let Ok(runtime) = tokio::runtime::Handle::try_current()
+        {
+            let (engine, container) = (self.engine.clone(), self.container.clone());
+            runtime.spawn(async move { engine.discard(&container).await });
+        }
+    }
 }
 
 async fn within<T>(
