@@ -96,8 +96,7 @@ impl Sandboxes {
         let more = chats.len() > limit;
         chats.truncate(limit);
         let next = if more { chats.last().map(|(chat, _)| *chat) } else { None };
-        let answers =
-            join_all(chats.iter().map(|(_, actor)| ask(actor, |answer| chat::Message::Call(Call::Get(answer)))));
+        let answers = join_all(chats.iter().map(|(_, actor)| ask(actor, chat::Message::Describe)));
         // A chat that retired meanwhile has no sandbox any more.
         let sandboxes = answers.await.into_iter().flatten().filter_map(|answer| answer.ok().flatten()).collect();
         Ok(Page { sandboxes, next })

@@ -53,6 +53,8 @@ impl Call {
 pub enum Message {
     Call(Call),
     /// An effect came back.
+    /// For a listing. Unlike a call it does not come through root, which therefore must not be told of it.
+    Describe(Answer<Option<Sandbox>>),
     Event(Box<Event>),
     /// Answered once nothing is under way.
     Settle(RpcReplyPort<()>),
@@ -88,7 +90,7 @@ pub struct State {
     world: Arc<World>,
     root: ActorRef<root::Message>,
     lifecycle: Lifecycle,
-    /// Calls handled so far; tells root whether one is still on its way.
+    /// Calls of root's handled so far; tells it whether one is still on its way.
     handled: u64,
     callers: HashMap<WaiterId, (Instant, Call)>,
     next_waiter: u64,
@@ -143,6 +145,10 @@ impl Actor for Chat {
                 state.step(&myself, Event::Request(request));
             }
             Message::Event(event) => state.step(&myself, *event),
+            Message::Describe(answer) => {
+                let request = state.admit(Call::Get(answer));
+                state.step(&myself, Event::Request(request));
+            }
             Message::Settle(reply) => state.settling.push(reply),
         }
         state.after_message();
