@@ -10,6 +10,7 @@ use super::events::{LaunchFailure, Launched, Remains};
 use super::readiness::{has_ended, wait_until_ready};
 use crate::clock::Timestamp;
 use crate::container::{ContainerSpec, compose};
+use crate::directories::DirectoryError;
 use crate::engine::bounded::Straggler;
 use crate::engine::{EngineError, Observed};
 use crate::ids::{ContainerId, SessionId};
@@ -21,6 +22,9 @@ use crate::sandbox::Endpoint;
 /// How long a cancelled launch still waits for a creation that is under way: almost always long enough to learn what
 /// has to be removed.
 const CANCELLED_CREATION_GRACE: Duration = Duration::from_secs(5);
+
+/// A host's directories are ready in milliseconds; a file system that hangs must not hold a create for ever.
+const DIRECTORY_LIMIT: Duration = Duration::from_secs(10);
 
 /// Tries for the chat's name, should it be taken by something of the chat's own that is in the way.
 const NAME_TRIES: usize = 3;
@@ -44,10 +48,7 @@ pub async fn launch(
         let container = match create(world, request, &spec, cancelled).await {
             Ok(Claim::Created(container)) => container,
             Ok(Claim::Found(found)) => return (Ok(Launched::Found(found)), None),
-            Err((failure, straggler)) => {
-                let remains = what_remains(&failure, straggler.is_some());
-                return (Err(LaunchFailure { failure, remains }), straggler);
-            }
+            Err((failure, straggler)) => return (Err(failure), straggler),
         };
         if !cancelled.is_cancelled()
             && let Err(error) = world.engine.start(&container).await
@@ -69,8 +70,12 @@ async fn prepare(
     created_at: Timestamp,
     cancelled: &CancellationToken,
 ) -> Result<ContainerSpec, StartFailure> {
-    let prepared = until(cancelled, world.directories.prepare(request.chat, request.profile.user)).await;
-    let chat_directory = prepared.ok_or(StartFailure::Deleted)??;
+    let prepare = world.directories.prepare(request.chat, request.profile.user);
+    let prepared = until(cancelled, tokio::time::timeout(DIRECTORY_LIMIT, prepare)).await;
+    let chat_directory = prepared.ok_or(StartFailure::Deleted)?.unwrap_or_else(|_| {
+        let message = format!("the file system did not answer within {DIRECTORY_LIMIT:?}");
+        Err(DirectoryError { path: request.chat.to_string(), message })
+    })?;
     Ok(compose(&world.instance, &world.mounts, request, chat_directory, session, created_at))
 }
 
@@ -85,7 +90,7 @@ async fn create(
     request: &CreateRequest,
     spec: &ContainerSpec,
     cancelled: &CancellationToken,
-) -> Result<Claim, (StartFailure, Option<Straggler>)> {
+) -> Result<Claim, (LaunchFailure, Option<Straggler>)> {
     let mut taken = EngineError::NameTaken { name: spec.name.to_string() };
     for _ in 0..NAME_TRIES {
         let give_up = async {
@@ -95,32 +100,45 @@ async fn create(
         match world.engine.create(spec.clone()).outcome(give_up).await {
             Ok(container) => return Ok(Claim::Created(container)),
             Err((error @ EngineError::NameTaken { .. }, _)) => taken = error,
-            Err((error, straggler)) => return Err((error.into(), straggler)),
+            Err((error, straggler)) => {
+                let remains = match &straggler {
+                    Some(_) => Remains::Straggler,
+                    None if error.may_have_happened() => Remains::Perhaps,
+                    None => Remains::Nothing,
+                };
+                return Err((LaunchFailure { failure: error.into(), remains }, straggler));
+            }
         }
         if let Some(found) = make_way(world, request, spec).await.map_err(|failure| (failure, None))? {
             return Ok(Claim::Found(found));
         }
     }
-    Err((taken.into(), None))
+    Err((LaunchFailure { failure: taken.into(), remains: Remains::Nothing }, None))
 }
 
-/// Looks at what holds the chat's name: a live sandbox of the chat is found, a dead or half-made one is removed, and
+/// Looks at what holds the chat's name: a live sandbox of the chat is found, a dead, ill or half-made one is removed, and
 /// what is not ours is left alone and named.
 async fn make_way(
     world: &World,
     request: &CreateRequest,
     spec: &ContainerSpec,
-) -> Result<Option<Box<Found>>, StartFailure> {
-    match discover(&world.engine, &world.instance, request.chat).await? {
+) -> Result<Option<Box<Found>>, LaunchFailure> {
+    let discovered = discover(&world.engine, &world.instance, request.chat).await;
+    // Nothing was made, and what is there may be a live sandbox: an engine that does not answer is no reason to end it.
+    let untouched = |failure| LaunchFailure { failure, remains: Remains::Nothing };
+    match discovered.map_err(|error| untouched(error.into()))? {
         None => Ok(None),
         Some(Ok(found)) if found.condition() == Condition::Alive => Ok(Some(Box::new(found))),
         Some(Ok(found)) => {
-            tracing::info!(container.id = %found.container.id, "removing what is left of an earlier sandbox");
-            world.engine.remove(&found.container.id, world.teardown.remove).await?;
-            Ok(None)
+            let leftover = found.container.id;
+            tracing::info!(container.id = %leftover, "removing what is left of an earlier sandbox");
+            match world.engine.remove(&leftover, world.teardown.remove).await {
+                Ok(()) => Ok(None),
+                Err(error) => Err(LaunchFailure { failure: error.into(), remains: Remains::Container(leftover) }),
+            }
         }
         Some(Err((holder, why))) => {
-            Err(StartFailure::InTheWay { name: spec.name.to_string(), holder, why: why.to_string() })
+            Err(untouched(StartFailure::InTheWay { name: spec.name.to_string(), holder, why: why.to_string() }))
         }
     }
 }
@@ -152,14 +170,6 @@ fn endpoint(seen: &Observed, request: &CreateRequest) -> Result<Option<Endpoint>
         (Network::Blocked, _) => Ok(None),
         (Network::Named(_), Some(ip)) => Ok(Some(Endpoint { ip, port: request.profile.port })),
         (Network::Named(_), None) => Err(StartFailure::NoAddress),
-    }
-}
-
-fn what_remains(failure: &StartFailure, straggler: bool) -> Remains {
-    match failure {
-        _ if straggler => Remains::Straggler,
-        StartFailure::Engine(error) if error.may_have_happened() => Remains::Perhaps,
-        _ => Remains::Nothing,
     }
 }
 
