@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use super::World;
 use super::discovery::autopsy;
-use crate::engine::{ContainerState, Health, Observed};
+use crate::engine::{ContainerState, EngineError, Health, Observed};
 use crate::ids::ContainerId;
 use crate::outcome::StartFailure;
 use crate::probe::NotReady;
@@ -16,6 +16,12 @@ use crate::profile::{Profile, ReadinessCheck};
 /// Between two tries: most services are up within milliseconds, the slow ones should not be pestered.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LONGEST_PAUSE: Duration = Duration::from_millis(250);
+
+/// How often a sandbox is looked at during a try: one at a sandbox that has died may never end by itself.
+const WATCH: Duration = Duration::from_millis(500);
+
+/// How far a look may overrun the limit: to tell a death from a delay at the very end is worth that much.
+const LAST_LOOK: Duration = Duration::from_secs(1);
 
 /// How much of the output of a sandbox that never got ready is told.
 const LOG_TAIL_LINES: usize = 20;
@@ -31,15 +37,16 @@ pub async fn wait_until_ready(
     let deadline = Instant::now() + limit;
     let mut pause = FIRST_PAUSE;
     loop {
-        let last = match try_once(world, container, address, &profile.readiness.check, deadline).await? {
+        let tried = tokio::select! {
+            tried = try_once(world, container, address, &profile.readiness.check, deadline) => tried?,
+            failure = watch(world, container, profile, deadline) => return Err(failure),
+        };
+        let last = match tried {
             Ok(()) => return Ok(()),
             Err(not_ready) => not_ready.to_string(),
         };
         // What died will not get ready, and its end says more than a refused connection.
-        if let Some(ended) = look(world, container).await?.filter(has_ended) {
-            let death = autopsy(&world.engine, &ended, Some(profile.limits.memory_bytes)).await;
-            return Err(StartFailure::Died(death));
-        }
+        expect_alive(world, container, profile, deadline).await?;
         if Instant::now() + pause >= deadline {
             let log_tail = world.engine.log_tail(container, LOG_TAIL_LINES).await.unwrap_or_default();
             return Err(StartFailure::NotReady { limit, last, log_tail });
@@ -73,7 +80,7 @@ async fn try_once(
             tokio::time::timeout_at(deadline, world.probe.tcp(address)).await
         }
         ReadinessCheck::Health => {
-            return match look(world, container).await?.map(|seen| seen.health) {
+            return match look(world, container, deadline).await?.map(|seen| seen.health) {
                 Some(Some(Health::Healthy)) => Ok(Ok(())),
                 Some(Some(Health::Starting)) => Ok(Err(NotReady("its health check has not passed yet".into()))),
                 Some(Some(Health::Unhealthy)) => Ok(Err(NotReady("its health check fails".into()))),
@@ -85,13 +92,36 @@ async fn try_once(
     Ok(answer.unwrap_or_else(|_| Err(NotReady("it did not answer in time".into()))))
 }
 
-/// `None` where the engine could not be asked: the next try asks again.
-async fn look(world: &World, container: &ContainerId) -> Result<Option<Observed>, StartFailure> {
-    match world.engine.inspect(container.as_str()).await {
-        Ok(Some(seen)) => Ok(Some(seen)),
-        Ok(None) => {
-            Err(StartFailure::Engine(crate::engine::EngineError::NoSuchContainer { container: container.to_string() }))
+/// Resolves once the sandbox cannot get ready any more.
+async fn watch(world: &World, container: &ContainerId, profile: &Profile, deadline: Instant) -> StartFailure {
+    loop {
+        tokio::time::sleep(WATCH).await;
+        if let Err(failure) = expect_alive(world, container, profile, deadline).await {
+            return failure;
         }
-        Err(_) => Ok(None),
+    }
+}
+
+async fn expect_alive(
+    world: &World,
+    container: &ContainerId,
+    profile: &Profile,
+    deadline: Instant,
+) -> Result<(), StartFailure> {
+    match look(world, container, deadline).await?.filter(has_ended) {
+        Some(ended) => {
+            let death = autopsy(&world.engine, &ended, Some(profile.limits.memory_bytes)).await;
+            Err(StartFailure::Died(death))
+        }
+        None => Ok(()),
+    }
+}
+
+/// `None` where the engine could not be asked: the next try asks again.
+async fn look(world: &World, container: &ContainerId, deadline: Instant) -> Result<Option<Observed>, StartFailure> {
+    match tokio::time::timeout_at(deadline + LAST_LOOK, world.engine.inspect(container.as_str())).await {
+        Ok(Ok(Some(seen))) => Ok(Some(seen)),
+        Ok(Ok(None)) => Err(EngineError::NoSuchContainer { container: container.to_string() }.into()),
+        Ok(Err(_)) | Err(_) => Ok(None),
     }
 }
