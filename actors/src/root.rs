@@ -4,10 +4,11 @@
 
 mod roster;
 
+use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use ractor::{Actor, ActorId, ActorProcessingErr, ActorRef, RpcReplyPort, SupervisionEvent};
-use std::collections::HashMap;
 
 use crate::chat::World;
 use crate::chat::actor::{self as chat, Call, Chat, Start};
@@ -141,9 +142,8 @@ impl Actor for Root {
         if let Some((chat, incarnation)) = state.chats.remove(&actor.get_id())
             && let Some(delay) = state.roster.crashed(chat, incarnation, std::time::Instant::now())
         {
-            metrics::counter!("sandboxd_chat_restarts_total").increment(1);
             tracing::error!(chat.id = %chat, %why, ?delay, "a chat's actor failed and is started again");
-            myself.send_after(delay, move || Message::Respawn { chat, incarnation });
+            respawn_after(&myself, delay, chat, incarnation);
         }
         Ok(())
     }
@@ -187,7 +187,16 @@ impl State {
                 self.chats.insert(actor.get_id(), (chat, incarnation));
                 self.roster.admit(chat, incarnation, actor);
             }
-            Err(error) => tracing::error!(chat.id = %chat, %error, "a chat's actor could not be started"),
+            Err(error) => {
+                let delay = self.roster.take_down(chat, incarnation, std::time::Instant::now());
+                tracing::error!(chat.id = %chat, %error, ?delay, "a chat's actor did not start and is tried again");
+                respawn_after(myself, delay, chat, incarnation);
+            }
         }
     }
+}
+
+fn respawn_after(root: &ActorRef<Message>, delay: Duration, chat: ChatId, incarnation: u64) {
+    metrics::counter!("sandboxd_chat_restarts_total").increment(1);
+    root.send_after(delay, move || Message::Respawn { chat, incarnation });
 }

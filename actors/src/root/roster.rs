@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::ids::ChatId;
 
-/// Crashes further apart than this have nothing to do with each other.
+/// A crash after so long a time of service has nothing to do with the one before.
 const MEMORY: Duration = Duration::from_secs(60);
 const FIRST_DELAY: Duration = Duration::from_millis(50);
 /// So many quick restarts within [`MEMORY`]; after that, one per [`LONGEST_DELAY`].
@@ -23,7 +23,8 @@ struct Entry<A> {
     incarnation: u64,
     server: Server<A>,
     crashes: u32,
-    last_crash: Option<Instant>,
+    /// The end of the delay after the last crash.
+    back_at: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -65,7 +66,7 @@ impl<A: Clone> Roster<A> {
         match self.entries.get_mut(&chat) {
             Some(entry) => (entry.incarnation, entry.server) = (incarnation, server),
             None => {
-                self.entries.insert(chat, Entry { incarnation, server, crashes: 0, last_crash: None });
+                self.entries.insert(chat, Entry { incarnation, server, crashes: 0, back_at: None });
             }
         }
     }
@@ -104,13 +105,20 @@ impl<A: Clone> Roster<A> {
 
     /// Notes a crash; answers how long to wait before the next start.
     pub(super) fn crashed(&mut self, chat: ChatId, incarnation: u64, now: Instant) -> Option<Duration> {
-        let entry = self.entries.get_mut(&chat).filter(|entry| entry.incarnation == incarnation)?;
-        let related = entry.last_crash.is_some_and(|last| now.saturating_duration_since(last) < MEMORY);
-        entry.crashes = if related { entry.crashes + 1 } else { 1 };
-        entry.last_crash = Some(now);
+        self.entries.get(&chat).filter(|entry| entry.incarnation == incarnation)?;
+        Some(self.take_down(chat, incarnation, now))
+    }
+
+    /// Notes that a chat has no actor, because it crashed or did not even start; answers how long that is to last.
+    pub(super) fn take_down(&mut self, chat: ChatId, incarnation: u64, now: Instant) -> Duration {
+        let down = Server::Down { until: now };
+        let entry = self.entries.entry(chat).or_insert(Entry { incarnation, server: down, crashes: 0, back_at: None });
+        let related = entry.back_at.is_some_and(|back_at| now.saturating_duration_since(back_at) < MEMORY);
+        entry.crashes = if related { entry.crashes.saturating_add(1) } else { 1 };
         let delay = if entry.crashes > BUDGET { LONGEST_DELAY } else { FIRST_DELAY * 2u32.pow(entry.crashes - 1) };
-        entry.server = Server::Down { until: now + delay };
-        Some(delay)
+        let until = now + delay;
+        (entry.incarnation, entry.server, entry.back_at) = (incarnation, Server::Down { until }, Some(until));
+        delay
     }
 
     pub(super) fn is_down(&self, chat: ChatId, incarnation: u64) -> bool {
@@ -184,8 +192,24 @@ mod tests {
 
         let incarnation = roster.next_incarnation();
         roster.admit(chat(1), incarnation, ());
-        let later = roster.crashed(chat(1), incarnation, now + MEMORY * 2);
+        let again = roster.crashed(chat(1), incarnation, now + LONGEST_DELAY);
+        assert_eq!(again, Some(LONGEST_DELAY), "the delay itself is no time of service");
+
+        let incarnation = roster.next_incarnation();
+        roster.admit(chat(1), incarnation, ());
+        let later = roster.crashed(chat(1), incarnation, now + LONGEST_DELAY * 2 + MEMORY);
         assert_eq!(later, Some(FIRST_DELAY), "a crash long after the others starts anew");
+    }
+
+    #[test]
+    fn a_chat_whose_actor_did_not_even_start_is_down_and_not_forgotten() {
+        let mut roster = Roster::<()>::default();
+        let incarnation = roster.next_incarnation();
+        assert_eq!(roster.take_down(chat(1), incarnation, Instant::now()), FIRST_DELAY);
+        assert!(roster.is_down(chat(1), incarnation));
+        let incarnation = roster.next_incarnation();
+        assert_eq!(roster.take_down(chat(1), incarnation, Instant::now()), FIRST_DELAY * 2);
+        assert!(roster.is_down(chat(1), incarnation));
     }
 
     #[test]
