@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use ractor::rpc::CallResult;
-use ractor::{Actor, ActorRef, RpcReplyPort, SpawnErr};
+use ractor::{Actor, ActorRef, ActorStatus, RpcReplyPort, SpawnErr};
 use tokio::task::JoinHandle;
 
 use crate::chat::World;
@@ -126,8 +126,10 @@ impl Sandboxes {
         match self.root.call(message, Some(ANSWER_LIMIT)).await {
             Ok(CallResult::Success(answer)) => answer,
             Ok(CallResult::Timeout) => Err(SandboxError::NoAnswer { chat, limit: ANSWER_LIMIT }),
-            Ok(CallResult::SenderError) => Err(SandboxError::Recovering { chat, retry_after: RECOVERY }),
-            Err(_) => Err(SandboxError::ShuttingDown),
+            Ok(CallResult::SenderError) if self.root.get_status() < ActorStatus::Stopping => {
+                Err(SandboxError::Recovering { chat, retry_after: RECOVERY })
+            }
+            Ok(CallResult::SenderError) | Err(_) => Err(SandboxError::ShuttingDown),
         }
     }
 }
