@@ -57,9 +57,9 @@ impl Sandboxes {
             let (id, ended) = (container.id.clone(), matches!(container.state, ContainerState::Exited(_)));
             match Found::recognise(container, &world.instance) {
                 Ok(listed) if ended => {
-                    // A listing does not say how a container ended.
-                    let looked = discover(&world.engine, &world.instance, listed.labels.chat).await?;
-                    found.extend(looked.and_then(Result::ok));
+                    // A listing does not say how a container ended. If that cannot be learned, it has ended all the same.
+                    let looked = discover(&world.engine, &world.instance, listed.labels.chat).await;
+                    found.extend(looked.map_or(Some(listed), |looked| looked.and_then(Result::ok)));
                 }
                 Ok(listed) => found.push(listed),
                 Err(why) => {
