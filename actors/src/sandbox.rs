@@ -98,6 +98,8 @@ pub enum Reason {
     Killed,
     /// It ran into its memory limit.
     OomKilled,
+    /// It runs, but its health check fails.
+    Unhealthy,
     /// Its container is no longer there, and the service did not remove it.
     Vanished,
     /// It could not be started and is being taken back.
@@ -117,6 +119,7 @@ impl Reason {
             Reason::Exited => "exited",
             Reason::Killed => "killed",
             Reason::OomKilled => "oom_killed",
+            Reason::Unhealthy => "unhealthy",
             Reason::Vanished => "vanished",
             Reason::RolledBack => "rolled_back",
             Reason::Incomplete => "incomplete",

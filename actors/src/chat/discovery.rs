@@ -37,6 +37,8 @@ pub enum NotOurs {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Condition {
     Alive,
+    /// Runs, but its health check fails. Not handed out.
+    Unhealthy,
     /// Ended by itself; kept until somebody has asked why.
     Ended,
     /// Never started, or on its way out.
@@ -57,25 +59,29 @@ impl Found {
 
     pub fn condition(&self) -> Condition {
         match self.container.state {
-            ContainerState::Running | ContainerState::Paused | ContainerState::Restarting
-                if self.container.health != Some(Health::Unhealthy) =>
-            {
-                Condition::Alive
+            ContainerState::Running | ContainerState::Paused | ContainerState::Restarting => {
+                if self.container.health == Some(Health::Unhealthy) { Condition::Unhealthy } else { Condition::Alive }
             }
             ContainerState::Created | ContainerState::Removing => Condition::Incomplete,
-            _ => Condition::Ended,
+            ContainerState::Exited(_) | ContainerState::Dead => Condition::Ended,
         }
     }
 
     /// The sandbox as far as its container tells. Activity is not written on a container, so being found counts as
     /// activity: rather too late an end than too early a one.
     pub fn sandbox(&self, now: Timestamp) -> Sandbox {
-        let (status, reason) = match self.condition() {
-            Condition::Alive => (Status::Running, Reason::Adopted),
-            Condition::Incomplete => (Status::Deleting, Reason::Incomplete),
-            Condition::Ended => (Status::Failed, self.death.as_ref().map_or(Reason::Exited, Death::reason)),
+        let condition = self.condition();
+        let (status, reason, message) = match condition {
+            Condition::Alive => (Status::Running, Reason::Adopted, None),
+            Condition::Incomplete => (Status::Deleting, Reason::Incomplete, None),
+            Condition::Unhealthy => (Status::Failed, Reason::Unhealthy, Some("its health check fails".to_owned())),
+            Condition::Ended => {
+                let reason = self.death.as_ref().map_or(Reason::Exited, Death::reason);
+                (Status::Failed, reason, self.death.as_ref().map(Death::to_string))
+            }
         };
         let labels = &self.labels;
+        let started_at = self.container.started_at.unwrap_or(labels.created_at);
         Sandbox {
             session: labels.session,
             chat: labels.chat,
@@ -88,9 +94,9 @@ impl Found {
             endpoint: self.container.address.map(|ip| Endpoint { ip, port: labels.port }),
             status,
             reason,
-            message: self.death.as_ref().map(Death::to_string),
+            message,
             created_at: labels.created_at,
-            started_at: Some(self.container.started_at.unwrap_or(labels.created_at)),
+            started_at: (condition != Condition::Incomplete).then_some(started_at),
             last_activity_at: now,
             expires_at: labels.expires_at,
             idle_timeout: labels.idle_timeout,

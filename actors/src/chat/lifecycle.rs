@@ -6,7 +6,7 @@
 //!   │  │ ▲                                   │  │  │                             ▲  │  │
 //!   │  │ └─ engine silent: still unknown     │  │  └── seen dead ──▶ Failed       │  │  │ failed: roll back
 //!   │  │                                     │  │                     │  ▲        │  │  │ deleted: cancel first
-//!   │  └── found ended ──────────────────────┼──┼─────────────────────┼──┘        │  │  │
+//!   │  └── found ended or ill ───────────────┼──┼─────────────────────┼──┘        │  │  │
 //!   │                                        │  └─ expired, delete    │           │  │  │
 //!   │ found nothing                          │                        │ create,   │  │  │
 //!   │                                        │                        │ delete    │  │  │
@@ -220,16 +220,14 @@ impl Lifecycle {
         self.generation = self.generation.next();
         let sandbox = found.sandbox(now);
         self.publish(&sandbox, None);
-        match found.condition() {
-            Condition::Ended => self.phase = Phase::Failed(Box::new(sandbox)),
-            Condition::Alive => {
-                let expiry = sandbox.expiry(now);
-                self.phase = Phase::Running(Box::new(Running::new(sandbox, now)));
-                if let Some(reason) = expiry {
-                    self.remove(reason, true);
-                }
-            }
-            Condition::Incomplete => self.start_removal(sandbox, false),
+        let expiry = sandbox.expiry(now);
+        self.phase = match found.condition() {
+            Condition::Alive => Phase::Running(Box::new(Running::new(sandbox, now))),
+            Condition::Ended | Condition::Unhealthy => Phase::Failed(Box::new(sandbox)),
+            Condition::Incomplete => return self.start_removal(sandbox, false),
+        };
+        if let Some(reason) = expiry {
+            self.remove(reason, true);
         }
     }
 
