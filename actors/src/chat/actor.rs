@@ -204,7 +204,7 @@ impl State {
                     let check = async move { discovery::is_alive(&world.engine, &container).await };
                     self.run(myself, "check", check, move |outcome| Event::Checked {
                         generation,
-                        liveness: outcome.unwrap_or_else(|defect| Liveness::Unknown(defect.into_engine_error())),
+                        liveness: outcome.unwrap_or_else(|defect| Liveness::Unknown(defect.during(Operation::Inspect))),
                     });
                 }
                 Effect::TearDown { generation, container, graceful } => {
@@ -212,7 +212,7 @@ impl State {
                     let tear_down = async move { tear_down(&world, chat, container, graceful).await };
                     self.run(myself, "tear_down", tear_down, move |outcome| Event::TornDown {
                         generation,
-                        result: outcome.unwrap_or_else(|defect| Err(defect.into_engine_error())),
+                        result: outcome.unwrap_or_else(|defect| Err(defect.during(Operation::Remove))),
                     });
                 }
                 Effect::RetryAfter { generation, attempt, delay } => {
@@ -288,7 +288,7 @@ impl State {
             Ok(found.and_then(Result::ok).map(Box::new))
         };
         self.run(myself, "look", look, |outcome| {
-            Event::Looked(outcome.unwrap_or_else(|defect| Err(defect.into_engine_error())))
+            Event::Looked(outcome.unwrap_or_else(|defect| Err(defect.during(Operation::Inspect))))
         });
     }
 
@@ -367,8 +367,8 @@ impl Defect {
         Self(message)
     }
 
-    fn into_engine_error(self) -> EngineError {
-        EngineError::Nonsense { operation: Operation::Inspect, message: self.0 }
+    fn during(self, operation: Operation) -> EngineError {
+        EngineError::Nonsense { operation, message: self.0 }
     }
 }
 
