@@ -19,6 +19,7 @@ use super::discovery::{self, Found, Liveness};
 use super::events::{Effect, Event, LaunchFailure, Remains, Reply, Request, Transition, WaiterId};
 use super::launch::launch;
 use super::lifecycle::Lifecycle;
+use super::phase::Phase;
 use super::teardown::tear_down;
 use crate::engine::bounded::Straggler;
 use crate::engine::{EngineError, Operation};
@@ -52,9 +53,9 @@ impl Call {
 #[derive(Debug)]
 pub enum Message {
     Call(Call),
-    /// An effect came back.
     /// For a listing. Unlike a call it does not come through root, which therefore must not be told of it.
     Describe(Answer<Option<Sandbox>>),
+    /// An effect came back.
     Event(Box<Event>),
     /// Answered once nothing is under way.
     Settle(RpcReplyPort<()>),
@@ -111,7 +112,7 @@ impl Actor for Chat {
         let name = ContainerName::of(&world.instance, chat);
         let (lifecycle, effects) = match start {
             Start::Absent => (Lifecycle::absent(chat, name, world.trust), Vec::new()),
-            Start::Unknown => (Lifecycle::unknown(chat, name, world.trust), Vec::new()),
+            Start::Unknown => Lifecycle::unknown(chat, name, world.trust).looking(),
             Start::Found(found) => Lifecycle::absent(chat, name, world.trust).adopting(&found, world.clock.now()),
         };
         let mut state = State {
@@ -144,11 +145,11 @@ impl Actor for Chat {
                 let request = state.admit(call);
                 state.step(&myself, Event::Request(request));
             }
-            Message::Event(event) => state.step(&myself, *event),
             Message::Describe(answer) => {
                 let request = state.admit(Call::Get(answer));
                 state.step(&myself, Event::Request(request));
             }
+            Message::Event(event) => state.step(&myself, *event),
             Message::Settle(reply) => state.settling.push(reply),
         }
         state.after_message();
@@ -216,7 +217,9 @@ impl State {
                     });
                 }
                 Effect::RetryAfter { generation, attempt, delay } => {
-                    metrics::counter!("sandboxd_owed_tear_down_retries_total").increment(1);
+                    if let Phase::Deleting(_) = self.lifecycle.phase() {
+                        metrics::counter!("sandboxd_owed_tear_down_retries_total").increment(1);
+                    }
                     let due = move || Message::Event(Box::new(Event::RetryDue { generation, attempt }));
                     myself.send_after(delay, due);
                 }

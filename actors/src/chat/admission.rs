@@ -1,11 +1,12 @@
 //! Whether a request may go ahead, given what the chat has. Three answers: do it, already so, refused because.
 
+use std::time::Duration;
+
 use super::phase::Phase;
 use crate::clock::Timestamp;
 use crate::ids::SessionId;
 use crate::request::CreateRequest;
 use crate::sandbox::Reason;
-use std::time::Duration;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Admission<Work> {

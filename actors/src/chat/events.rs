@@ -22,6 +22,14 @@ pub enum Request {
     Delete { waiter: WaiterId },
 }
 
+impl Request {
+    pub fn waiter(&self) -> WaiterId {
+        match self {
+            Request::Create { waiter, .. } | Request::Get { waiter } | Request::Delete { waiter } => *waiter,
+        }
+    }
+}
+
 #[derive(Debug, Clone)]
 pub enum Event {
     Request(Request),

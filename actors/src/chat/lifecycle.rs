@@ -4,7 +4,7 @@
 //!              found alive                              created, started, ready
 //!  Unknown ────────────────────────────────▶ Running ◀───────────────────────── Creating
 //!   │  │ ▲                                   │  │  │                             ▲  │  │
-//!   │  │ └─ engine silent: still unknown     │  │  └── seen dead ──▶ Failed       │  │  │ failed: roll back
+//!   │  │ └─ engine silent: look again later  │  │  └── seen dead ──▶ Failed       │  │  │ failed: roll back
 //!   │  │                                     │  │                     │  ▲        │  │  │ deleted: cancel first
 //!   │  └── found ended or ill ───────────────┼──┼─────────────────────┼──┘        │  │  │
 //!   │                                        │  └─ expired, delete    │           │  │  │
@@ -23,7 +23,7 @@
 //! - Every effect that takes time is answered by exactly one event of the same generation. An answer of an older
 //!   generation is never applied; a container that it brings is discarded.
 //! - Every waiter is answered exactly once.
-//! - "Unknown" is never "gone": while the engine does not answer, nothing is forgotten.
+//! - "Unknown" is never "gone": while the engine does not answer, nothing is forgotten, and it is asked again.
 //! - A removal that failed is owed: it is tried again until it succeeds, also when nobody waits for it any more.
 
 mod removal;
@@ -59,7 +59,7 @@ impl Lifecycle {
         Self::starting_in(Phase::Absent, chat, name, trust)
     }
 
-    /// A chat of which nothing is known. Its first request makes it look.
+    /// A chat of which nothing is known.
     pub fn unknown(chat: ChatId, name: ContainerName, trust: Duration) -> Self {
         Self::starting_in(Phase::Unknown(Unknown::default()), chat, name, trust)
     }
@@ -117,7 +117,7 @@ impl Lifecycle {
         match request {
             Request::Get { waiter } => self.get(waiter),
             Request::Create { waiter, request, session } => self.create(waiter, request, session, now),
-            Request::Delete { waiter } => self.delete(waiter),
+            Request::Delete { waiter } => self.delete(waiter, now),
         }
     }
 
@@ -147,9 +147,12 @@ impl Lifecycle {
                 self.launch(sandbox, request, Outcome::Created, vec![waiter], now);
             }
             (CreateWork::JoinLaunch, Phase::Creating(creating)) => creating.waiters.push(waiter),
-            (CreateWork::Replace(reason), _) => {
+            (CreateWork::Replace(reason), phase) => {
+                let waiting = phase.take_verifying();
                 self.remove(reason, true);
-                self.succeed(waiter, request, session, Outcome::Replaced, now);
+                // Creates that waited for a look came first. Together with this one, they get what comes next.
+                self.replay(waiting, now);
+                self.create(waiter, request, session, now);
             }
             (CreateWork::Verify, Phase::Running(running)) => {
                 let first = running.verifying.is_empty();
@@ -158,7 +161,7 @@ impl Lifecycle {
                     self.effects.push(Effect::Check { generation: self.generation, container });
                 }
             }
-            (CreateWork::Succeed, _) => self.succeed(waiter, request, session, Outcome::Created, now),
+            (CreateWork::Succeed, _) => self.succeed(waiter, request, session, now),
             (CreateWork::JoinSuccessor, Phase::Deleting(deleting)) => {
                 let successor = deleting.successor.as_mut().expect("admission saw a successor");
                 successor.waiters.push(waiter);
@@ -168,14 +171,20 @@ impl Lifecycle {
         }
     }
 
-    fn delete(&mut self, waiter: WaiterId) {
+    fn delete(&mut self, waiter: WaiterId, now: Timestamp) {
         let Admission::Do(work) = admission::delete(&self.phase) else {
             return self.answer(waiter, Reply::Delete(Ok(Deletion::NotFound)));
         };
         match work {
             DeleteWork::Look => return self.wait_for_look(Request::Delete { waiter }),
             DeleteWork::Cancel => self.cancel_launch(),
-            DeleteWork::Remove => self.remove(Reason::Requested, true),
+            DeleteWork::Remove => {
+                // Creates that came first saw the sandbox before this request did.
+                for request in self.phase.take_verifying() {
+                    self.answer_reused(request.waiter(), now);
+                }
+                self.remove(Reason::Requested, true);
+            }
             DeleteWork::JoinRemoval => {
                 self.fail_successor(StartFailure::Deleted);
                 self.hurry_removal();
@@ -189,7 +198,14 @@ impl Lifecycle {
     fn wait_for_look(&mut self, request: Request) {
         let Phase::Unknown(unknown) = &mut self.phase else { unreachable!("only the unknown is looked for") };
         unknown.waiting.push(request);
-        if !std::mem::replace(&mut unknown.looking, true) {
+        self.look();
+    }
+
+    /// Asks the engine what it holds, unless it is being asked.
+    pub(super) fn look(&mut self) {
+        if let Phase::Unknown(unknown) = &mut self.phase
+            && !std::mem::replace(&mut unknown.looking, true)
+        {
             self.effects.push(Effect::Look);
         }
     }
@@ -200,6 +216,9 @@ impl Lifecycle {
         let waiting = std::mem::take(&mut unknown.waiting);
         match result {
             Err(error) => {
+                unknown.attempt = unknown.attempt.saturating_add(1);
+                let attempt = unknown.attempt;
+                self.retry_after(attempt);
                 for request in waiting {
                     self.refuse(request, &SandboxError::Unknown { chat: self.chat, error: error.clone() });
                 }
@@ -234,6 +253,17 @@ impl Lifecycle {
     /// Adopts outside of any event, for a chat that starts with what a listing found.
     pub fn adopting(mut self, found: &Found, now: Timestamp) -> (Self, Vec<Effect>) {
         self.adopt(found, now);
+        if let Phase::Running(running) = &mut self.phase {
+            // A listing is a moment old: the first create looks again.
+            running.verified_at = Timestamp::MIN_UTC;
+        }
+        let effects = std::mem::take(&mut self.effects);
+        (self, effects)
+    }
+
+    /// Looks outside of any event, for a chat that starts with nothing known.
+    pub fn looking(mut self) -> (Self, Vec<Effect>) {
+        self.look();
         let effects = std::mem::take(&mut self.effects);
         (self, effects)
     }
@@ -295,6 +325,7 @@ impl Lifecycle {
             }
             Ok(Launched::Found(found)) => {
                 let session = sandbox.session;
+                self.give_way(sandbox);
                 self.adopt(&found, now);
                 for waiter in waiters {
                     self.create(waiter, request.clone(), session, now);
@@ -368,6 +399,13 @@ impl Lifecycle {
 
     fn answer(&mut self, waiter: WaiterId, reply: Reply) {
         self.effects.push(Effect::Answer { waiter, reply });
+    }
+
+    /// Ends a sandbox that was never made, because the chat has another.
+    pub(super) fn give_way(&mut self, mut sandbox: Sandbox) {
+        sandbox.reason = Reason::Adopted;
+        sandbox.message = Some("the chat had a sandbox already".to_owned());
+        self.publish_end(sandbox);
     }
 
     /// The sandbox that a launch is going to make.

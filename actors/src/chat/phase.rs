@@ -18,10 +18,22 @@ pub enum Phase {
     Deleting(Box<Deleting>),
 }
 
+impl Phase {
+    /// The creates that wait for a look at what runs.
+    pub(super) fn take_verifying(&mut self) -> Vec<Request> {
+        match self {
+            Phase::Running(running) => std::mem::take(&mut running.verifying),
+            _ => Vec::new(),
+        }
+    }
+}
+
 #[derive(Debug, Default)]
 pub struct Unknown {
     pub(super) looking: bool,
     pub(super) waiting: Vec<Request>,
+    /// Looks that the engine did not answer.
+    pub(super) attempt: u32,
 }
 
 #[derive(Debug)]

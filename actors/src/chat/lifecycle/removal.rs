@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use super::Lifecycle;
-use crate::chat::events::{Effect, LaunchFailure, Launched, Remains, Reply, Request, WaiterId};
+use crate::chat::events::{Effect, LaunchFailure, Launched, Remains, Reply, WaiterId};
 use crate::chat::phase::{Creating, Deleting, Phase, RemovalStep, Successor};
 use crate::clock::Timestamp;
 use crate::engine::EngineError;
 use crate::ids::{Generation, SessionId};
-use crate::outcome::{Created, Deletion, Launch, Outcome, SandboxError, StartFailure};
+use crate::outcome::{Deletion, Outcome, SandboxError, StartFailure};
 use crate::request::CreateRequest;
 use crate::sandbox::{Reason, Sandbox, Status};
 
@@ -37,7 +37,15 @@ impl Lifecycle {
     ) {
         let remains = match result {
             Ok(Launched::Started { container, .. }) => Remains::Container(container),
-            Ok(Launched::Found(found)) => Remains::Container(found.container.id.clone()),
+            Ok(Launched::Found(found)) => {
+                // The delete means this one just as well.
+                let planned = std::mem::replace(&mut deleting.sandbox, found.sandbox(now));
+                self.give_way(planned);
+                self.publish(&deleting.sandbox, None);
+                self.enter(&mut deleting.sandbox, Status::Deleting, Reason::Requested, None);
+                deleting.graceful = true;
+                Remains::Container(found.container.id.clone())
+            }
             Err(LaunchFailure { remains, .. }) => remains,
         };
         if remains == Remains::Nothing {
@@ -53,18 +61,11 @@ impl Lifecycle {
 
     /// Begins to remove what is running or failed.
     pub(super) fn remove(&mut self, reason: Reason, graceful: bool) {
-        let (mut sandbox, verifying) = match std::mem::replace(&mut self.phase, Phase::Absent) {
-            Phase::Running(running) => (running.sandbox, running.verifying),
-            Phase::Failed(sandbox) => (*sandbox, Vec::new()),
+        let mut sandbox = match std::mem::replace(&mut self.phase, Phase::Absent) {
+            Phase::Running(running) => running.sandbox,
+            Phase::Failed(sandbox) => *sandbox,
             other => unreachable!("nothing to remove in {other:?}"),
         };
-        // Creates that came first saw the sandbox before this request did.
-        for request in verifying {
-            if let Request::Create { waiter, .. } = request {
-                let created = Created { sandbox: sandbox.clone(), outcome: Outcome::Reused, launch: Launch::None };
-                self.answer(waiter, Reply::Create(Ok(created)));
-            }
-        }
         self.enter(&mut sandbox, Status::Deleting, reason, None);
         self.start_removal(sandbox, graceful);
     }
@@ -90,7 +91,7 @@ impl Lifecycle {
         self.effects.push(Effect::TearDown { generation, container, graceful });
     }
 
-    /// Somebody waits again for a removal that failed: no need to wait for the timer.
+    /// Tries a removal that failed again, now: its time has come, or somebody waits for it.
     pub(super) fn hurry_removal(&mut self) {
         if self.deleting().step == RemovalStep::Owed {
             self.tear_down();
@@ -129,9 +130,8 @@ impl Lifecycle {
     pub(super) fn removal_failed(&mut self, mut deleting: Deleting, error: EngineError) {
         deleting.attempt = deleting.attempt.saturating_add(1);
         deleting.step = RemovalStep::Owed;
-        let attempt = deleting.attempt;
-        let delay = retry_delay(attempt);
-        self.effects.push(Effect::RetryAfter { generation: self.generation, attempt, delay });
+        deleting.sandbox.message = Some(format!("it is not removed yet: {error}"));
+        self.retry_after(deleting.attempt);
         for waiter in std::mem::take(&mut deleting.deleters) {
             let owed = SandboxError::DeleteOwed { chat: self.chat, error: error.clone() };
             self.answer(waiter, Reply::Delete(Err(owed)));
@@ -147,12 +147,16 @@ impl Lifecycle {
         if generation != self.generation {
             return;
         }
-        if let Phase::Deleting(deleting) = &self.phase
-            && deleting.step == RemovalStep::Owed
-            && deleting.attempt == attempt
-        {
-            self.tear_down();
+        match &self.phase {
+            Phase::Unknown(unknown) if unknown.attempt == attempt => self.look(),
+            Phase::Deleting(deleting) if deleting.attempt == attempt => self.hurry_removal(),
+            _ => {}
         }
+    }
+
+    pub(super) fn retry_after(&mut self, attempt: u32) {
+        let (generation, delay) = (self.generation, retry_delay(attempt));
+        self.effects.push(Effect::RetryAfter { generation, attempt, delay });
     }
 
     /// Queues the create that follows the removal under way.
@@ -161,11 +165,17 @@ impl Lifecycle {
         waiter: WaiterId,
         request: Box<CreateRequest>,
         session: SessionId,
-        outcome: Outcome,
         now: Timestamp,
     ) {
         let sandbox = self.planned(&request, session, now);
-        self.deleting().successor = Some(Successor { sandbox, request, waiters: vec![waiter], outcome });
+        let deleting = self.deleting();
+        let outcome = match deleting.sandbox.reason {
+            Reason::Requested | Reason::RolledBack | Reason::Incomplete => Outcome::Created,
+            // Whoever deletes a sandbox at its end and then creates one does not replace it.
+            _ if !deleting.deleters.is_empty() => Outcome::Created,
+            _ => Outcome::Replaced,
+        };
+        deleting.successor = Some(Successor { sandbox, request, waiters: vec![waiter], outcome });
         self.hurry_removal();
     }
 
@@ -183,7 +193,7 @@ impl Lifecycle {
     }
 }
 
-/// Between two tries of an owed removal: soon at first, and never more than half a minute apart.
+/// Between two tries of what failed: soon at first, and never more than half a minute apart.
 fn retry_delay(attempt: u32) -> Duration {
     const FIRST: Duration = Duration::from_millis(250);
     const LONGEST: Duration = Duration::from_secs(30);
