@@ -83,3 +83,6 @@ pub fn delete(phase: &Phase) -> Admission<DeleteWork> {
         Phase::Deleting(_) => Admission::Do(DeleteWork::JoinRemoval),
     }
 }
+
+#[cfg(test)]
+mod tests;

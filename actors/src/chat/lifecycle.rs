@@ -449,3 +449,6 @@ impl Lifecycle {
         self.effects.push(Effect::Publish(Transition { sandbox: Box::new(sandbox), from, to: None }));
     }
 }
+
+#[cfg(test)]
+mod tests;

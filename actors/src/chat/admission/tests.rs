@@ -1,0 +1,208 @@
+//! Admission against a model that knows a chat only by a few facts.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::chat::phase::{Creating, Deleting, RemovalStep, Running, Successor, Unknown};
+use crate::host_path::HostPath;
+use crate::ids::{ContainerId, ContainerName};
+use crate::outcome::Outcome;
+use crate::request::tests::request;
+use crate::sandbox::{Sandbox, Status};
+
+/// All that a decision may depend on. Times are in seconds after the sandbox was created.
+#[derive(Debug, Clone)]
+struct Facts {
+    has: Has,
+    agent_differs: bool,
+    volume_differs: bool,
+    profile_differs: bool,
+    profile_named: bool,
+    now: i64,
+    seen_at: i64,
+    used_at: i64,
+    ends_at: i64,
+    idle_timeout: i64,
+    trust: i64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Has {
+    Unknown,
+    Nothing,
+    Launch,
+    Sandbox,
+    Failure(Reason),
+    Removal,
+    RemovalWithSuccessor,
+}
+
+fn facts() -> impl Strategy<Value = Facts> {
+    let has = prop_oneof![
+        1 => Just(Has::Unknown),
+        1 => Just(Has::Nothing),
+        1 => Just(Has::Launch),
+        4 => Just(Has::Sandbox),
+        1 => Just(Has::Failure(Reason::OomKilled)),
+        1 => Just(Has::Failure(Reason::Vanished)),
+        1 => Just(Has::Removal),
+        1 => Just(Has::RemovalWithSuccessor),
+    ];
+    let differs = || prop::bool::weighted(0.2);
+    let flags = (differs(), differs(), differs(), any::<bool>());
+    let times = (0i64..100, 0i64..110, 0i64..100, 1i64..100, 1i64..100, 0i64..20);
+    (has, flags, times).prop_map(|(has, flags, times)| {
+        let (agent_differs, volume_differs, profile_differs, profile_named) = flags;
+        let (now, seen_at, used_at, ends_at, idle_timeout, trust) = times;
+        Facts {
+            has,
+            agent_differs,
+            volume_differs,
+            profile_differs,
+            profile_named,
+            now,
+            seen_at,
+            used_at,
+            ends_at,
+            idle_timeout,
+            trust,
+        }
+    })
+}
+
+impl Facts {
+    fn create(&self) -> Admission<CreateWork> {
+        let mut differing = Vec::new();
+        if self.agent_differs {
+            differing.push("agent_id");
+        }
+        if self.volume_differs {
+            differing.push("volume_host_path");
+        }
+        if self.profile_differs && self.profile_named {
+            differing.push("profile");
+        }
+        let over = if self.ends_at <= self.now {
+            Some(Reason::Expired)
+        } else if self.used_at + self.idle_timeout <= self.now {
+            Some(Reason::Idle)
+        } else {
+            None
+        };
+        let trusted = (0..=self.trust).contains(&(self.now - self.seen_at));
+        match (self.has, over) {
+            (Has::Unknown, _) => Admission::Do(CreateWork::Look),
+            (Has::Nothing, _) => Admission::Do(CreateWork::Launch),
+            (Has::Removal, _) => Admission::Do(CreateWork::Succeed),
+            (Has::Failure(reason), _) | (Has::Sandbox, Some(reason)) => Admission::Do(CreateWork::Replace(reason)),
+            // From here on there is a sandbox to be had, and it has to be the right one.
+            _ if !differing.is_empty() => {
+                Admission::Refused(Refusal { session: self.sandbox().session, fields: differing })
+            }
+            (Has::Launch, _) => Admission::Do(CreateWork::JoinLaunch),
+            (Has::RemovalWithSuccessor, _) => Admission::Do(CreateWork::JoinSuccessor),
+            (Has::Sandbox, None) if trusted => Admission::AlreadySo,
+            (Has::Sandbox, None) => Admission::Do(CreateWork::Verify),
+        }
+    }
+
+    fn delete(&self) -> Admission<DeleteWork> {
+        match self.has {
+            Has::Unknown => Admission::Do(DeleteWork::Look),
+            Has::Nothing => Admission::AlreadySo,
+            Has::Launch => Admission::Do(DeleteWork::Cancel),
+            Has::Sandbox | Has::Failure(_) => Admission::Do(DeleteWork::Remove),
+            Has::Removal | Has::RemovalWithSuccessor => Admission::Do(DeleteWork::JoinRemoval),
+        }
+    }
+
+    fn request(&self) -> CreateRequest {
+        let mut request = request();
+        request.profile_named = self.profile_named;
+        if self.agent_differs {
+            request.agent = "another".parse().unwrap();
+        }
+        if self.volume_differs {
+            request.volume = HostPath::from_canonical(Path::new("/data/another")).unwrap();
+        }
+        if self.profile_differs {
+            Arc::make_mut(&mut request.profile).name = "another".parse().unwrap();
+        }
+        request
+    }
+
+    fn sandbox(&self) -> Sandbox {
+        let request = request();
+        Sandbox {
+            session: "0b58dd1e-5d3c-4ec5-9b7c-3c1bfb8ee0c1".parse().unwrap(),
+            chat: request.chat,
+            agent: request.agent,
+            volume: request.volume,
+            profile: request.profile.name.clone(),
+            image: request.profile.image.clone(),
+            container_name: ContainerName::of(&"default".parse().unwrap(), request.chat),
+            container: Some(ContainerId::new("container")),
+            endpoint: None,
+            status: Status::Running,
+            reason: if let Has::Failure(reason) = self.has { reason } else { Reason::Ready },
+            message: None,
+            created_at: at(0),
+            started_at: Some(at(0)),
+            last_activity_at: at(self.used_at),
+            expires_at: at(self.ends_at),
+            idle_timeout: seconds(self.idle_timeout),
+        }
+    }
+
+    fn phase(&self) -> Phase {
+        let sandbox = self.sandbox();
+        let request = Box::new(request());
+        let deleting = |successor| {
+            Phase::Deleting(Box::new(Deleting {
+                sandbox: Sandbox { session: SessionId::random(), ..self.sandbox() },
+                deleters: vec![],
+                failed: None,
+                successor,
+                step: RemovalStep::Removing,
+                graceful: true,
+                attempt: 0,
+            }))
+        };
+        let (outcome, waiters) = (Outcome::Created, vec![]);
+        match self.has {
+            Has::Unknown => Phase::Unknown(Unknown::default()),
+            Has::Nothing => Phase::Absent,
+            Has::Launch => Phase::Creating(Box::new(Creating { sandbox, request, outcome, waiters })),
+            Has::Sandbox => Phase::Running(Box::new(Running::new(sandbox, at(self.seen_at)))),
+            Has::Failure(_) => Phase::Failed(Box::new(sandbox)),
+            Has::Removal => deleting(None),
+            Has::RemovalWithSuccessor => deleting(Some(Successor { sandbox, request, waiters, outcome })),
+        }
+    }
+}
+
+fn at(seconds: i64) -> Timestamp {
+    "2026-01-01T12:00:00Z".parse::<Timestamp>().unwrap() + chrono::TimeDelta::seconds(seconds)
+}
+
+fn seconds(seconds: i64) -> Duration {
+    Duration::from_secs(seconds.unsigned_abs())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 1024, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_create_is_admitted_as_the_model_says(facts in facts()) {
+        let admission = create(&facts.phase(), &facts.request(), at(facts.now), seconds(facts.trust));
+        prop_assert_eq!(admission, facts.create());
+    }
+
+    #[test]
+    fn a_delete_is_admitted_as_the_model_says(facts in facts()) {
+        prop_assert_eq!(delete(&facts.phase()), facts.delete());
+    }
+}
