@@ -109,6 +109,21 @@ pub enum Reason {
 }
 
 impl Reason {
+    pub const ALL: [Reason; 12] = [
+        Reason::Requested,
+        Reason::Ready,
+        Reason::Adopted,
+        Reason::Expired,
+        Reason::Idle,
+        Reason::Exited,
+        Reason::Killed,
+        Reason::OomKilled,
+        Reason::Unhealthy,
+        Reason::Vanished,
+        Reason::RolledBack,
+        Reason::Incomplete,
+    ];
+
     pub fn as_str(self) -> &'static str {
         match self {
             Reason::Requested => "requested",

@@ -20,16 +20,18 @@ Exit codes:
 With --json, the result is printed as the service sent it, and an error is
 printed to standard error as a JSON object with code, message and data.";
 
+const GLOBAL: &str = "Global options";
+
 /// Talks to sandboxd, which gives every chat a sandbox of its own
 #[derive(Debug, Parser)]
 #[command(name = "sandboxctl", version, after_help = EXIT_CODES, arg_required_else_help = true)]
 pub struct Arguments {
     /// The service's socket
-    #[arg(long, global = true, env = "SANDBOXD_SOCKET", value_name = "PATH", default_value = DEFAULT_SOCKET)]
+    #[arg(long, global = true, env = "SANDBOXD_SOCKET", value_name = "PATH", default_value = DEFAULT_SOCKET, help_heading = GLOBAL)]
     pub(super) socket: PathBuf,
 
     /// Print JSON, for programs
-    #[arg(long, global = true)]
+    #[arg(long, global = true, help_heading = GLOBAL)]
     pub(super) json: bool,
 
     #[command(subcommand)]

@@ -1,0 +1,532 @@
+//! What the service makes of every kind of bytes that can arrive on its socket.
+
+#[path = "support/in_process.rs"]
+mod support;
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use rustix::process::{Gid, Resource, Rlimit, Uid};
+use sandboxd::server::Limits;
+use sandboxd::server::access::Allowed;
+use sandboxd_actors::engine::Operation;
+use serde_json::{Value, json};
+use support::{Caller, PATIENCE, Service, chat, request};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt};
+use tokio::net::UnixStream;
+
+const INFO: &str = "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"system.info\"}\n";
+
+fn kind(answer: &Value) -> &str {
+    answer["error"]["data"]["kind"].as_str().unwrap_or_else(|| panic!("no error: {answer}"))
+}
+
+/// The connection still answers: whatever came before did no harm.
+async fn is_usable(caller: &mut Caller) {
+    let answer = caller.ask("{\"jsonrpc\":\"2.0\",\"id\":\"still\",\"method\":\"system.info\"}\n").await;
+    assert_eq!(answer["id"], "still", "{answer}");
+    assert_eq!(answer["result"]["protocol"], 1, "{answer}");
+}
+
+// ---- framing ----
+
+#[tokio::test]
+async fn a_request_may_arrive_byte_by_byte() {
+    let service = Service::start().await;
+    let mut caller = service.connect().await;
+    for byte in INFO.as_bytes() {
+        caller.send([*byte]).await;
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(caller.answer().await["id"], 1);
+}
+
+#[tokio::test]
+async fn half_a_request_waits_for_its_other_half() {
+    let service = Service::start().await;
+    let (mut caller, mut other) = (service.connect().await, service.connect().await);
+    caller.send(&INFO[..20]).await;
+    is_usable(&mut other).await;
+    caller.send(&INFO[20..]).await;
+    assert_eq!(caller.answer().await["id"], 1);
+}
+
+#[tokio::test]
+async fn many_requests_in_one_packet_are_all_answered() {
+    let service = Service::start().await;
+    let mut caller = service.connect().await;
+    let packet: String = (0..500).map(|id| request(id, "system.info", &json!({}))).collect();
+    caller.send(packet).await;
+    let mut ids = Vec::new();
+    for _ in 0..500 {
+        ids.push(caller.answer().await["id"].as_u64().expect("a number"));
+    }
+    ids.sort_unstable();
+    assert!(ids.into_iter().eq(0..500));
+}
+
+#[tokio::test]
+async fn a_last_line_without_newline_is_answered() {
+    let service = Service::start().await;
+    let mut caller = service.connect().await;
+    caller.send(INFO.trim_end()).await;
+    caller.sink.shutdown().await.expect("half closed");
+    assert_eq!(caller.answer().await["id"], 1);
+    assert_eq!(caller.next().await, None);
+}
+
+#[tokio::test]
+async fn blank_lines_and_carriage_returns_are_ignored() {
+    let service = Service::start().await;
+    let mut caller = service.connect().await;
+    let line = format!("\n \t\r\n\r\n{}\r\n\n", INFO.trim_end());
+    assert_eq!(caller.ask(line).await["id"], 1);
+    is_usable(&mut caller).await;
+}
+
+#[tokio::test]
+async fn an_overlong_line_is_refused_and_the_connection_stays_usable() {
+    let service = Service::start().await;
+    let mut caller = service.connect().await;
+    caller.send(vec![b'x'; 10 << 20]).await;
+    caller.send("\n").await;
+    let answer = caller.answer().await;
+    assert_eq!(
+        (kind(&answer), &answer["id"], &answer["error"]["data"]["details"]["limit"]),
+        ("line_too_long", &Value::Null, &json!(1 << 20))
+    );
+    is_usable(&mut caller).await;
+}
+
+#[tokio::test]
+async fn a_line_of_exactly_the_limit_is_accepted() {
+    let service = Service::with_limits(Limits { max_line: 4096, ..Limits::default() }).await;
+    let mut caller = service.connect().await;
+    let pad = |length: usize| format!("{:length$}\n", INFO.trim_end());
+    assert_eq!(caller.ask(pad(4096)).await["id"], 1);
+    assert_eq!(kind(&caller.ask(pad(4097)).await), "line_too_long");
+    is_usable(&mut caller).await;
+}
+
+// ---- what is no request ----
+
+#[tokio::test]
+async fn what_is_not_json_is_a_parse_error_and_the_connection_stays_usable() {
+    let service = Service::start().await;
+    let mut caller = service.connect().await;
+    let deep = "[".repeat(100_000);
+    for line in
+        [&b"\xff\xfe\n"[..], b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"\xc3\x28\"}\n", b"{]\n", b"GET / HTTP/1.1\n"]
+    {
+        let answer = caller.ask(line).await;
+        assert_eq!(
+            (kind(&answer), &answer["error"]["code"], &answer["id"]),
+            ("parse_error", &json!(-32700), &Value::Null)
+        );
+    }
+    assert_eq!(kind(&caller.ask(format!("{deep}\n")).await), "parse_error");
+    is_usable(&mut caller).await;
+}
+
+#[tokio::test]
+async fn what_is_no_request_is_refused_with_its_id_where_it_has_one() {
+    let service = Service::start().await;
+    let mut caller = service.connect().await;
+    for (line, id) in [
+        (r#"{"id":7,"method":"system.info"}"#, json!(7)),
+        (r#"{"jsonrpc":"1.0","id":7,"method":"system.info"}"#, json!(7)),
+        (r#"{"jsonrpc":"2.0","id":7}"#, json!(7)),
+        (r#"{"jsonrpc":"2.0","id":7,"method":["system.info"]}"#, json!(7)),
+        (r#"{"jsonrpc":"2.0","id":7,"method":"system.info","extra":1}"#, json!(7)),
+        (r#"{"jsonrpc":"2.0","id":true,"method":"system.info"}"#, Value::Null),
+        (r#"{"jsonrpc":"2.0","id":[1],"method":"system.info"}"#, Value::Null),
+        (r#"{"jsonrpc":"2.0","id":1,"id":2,"method":"system.info"}"#, Value::Null),
+        (r#""system.info""#, Value::Null),
+        ("17", Value::Null),
+    ] {
+        let answer = caller.ask(format!("{line}\n")).await;
+        assert_eq!((kind(&answer), &answer["error"]["code"]), ("invalid_request", &json!(-32600)), "{line}");
+        assert_eq!(answer["id"], id, "{line}");
+    }
+    is_usable(&mut caller).await;
+}
+
+#[tokio::test]
+async fn a_batch_is_refused_as_a_whole() {
+    let service = Service::start().await;
+    let mut caller = service.connect().await;
+    let answer = caller.ask(format!("[{0},{0}]\n", INFO.trim_end())).await;
+    assert_eq!(kind(&answer), "invalid_request");
+    assert!(answer["error"]["message"].as_str().is_some_and(|message| message.contains("batch")), "{answer}");
+    is_usable(&mut caller).await;
+}
+
+#[tokio::test]
+async fn an_unknown_method_is_refused_by_name() {
+    let service = Service::start().await;
+    let mut caller = service.connect().await;
+    let answer = caller.ask(request(3, "sandbox.destroy", &json!({}))).await;
+    assert_eq!((kind(&answer), &answer["error"]["code"]), ("method_not_found", &json!(-32601)));
+    assert!(answer["error"]["message"].as_str().is_some_and(|message| message.contains("sandbox.destroy")), "{answer}");
+}
+
+// ---- parameters ----
+
+#[tokio::test]
+async fn every_parameter_of_the_wrong_type_is_named() {
+    let service = Service::start().await;
+    let mut caller = service.connect().await;
+    let chat = chat();
+    let valid = json!({ "chat_id": chat, "agent_id": "a", "volume_host_path": service.volume, "profile": "default",
+        "env": { "A": "1" }, "ttl": 60, "idle_timeout": 60 });
+    let values = [json!(true), json!(-1), json!("\u{0}"), json!([]), json!({ "x": 1 }), json!(1e300)];
+    for field in valid.as_object().expect("an object").keys() {
+        for value in &values {
+            let mut params = valid.clone();
+            params[field] = value.clone();
+            let answer = caller.ask(request(1, "sandbox.create", &params)).await;
+            assert_eq!((kind(&answer), &answer["error"]["code"]), ("invalid_params", &json!(-32602)), "{params}");
+            let named = answer["error"]["data"]["details"]["field"].as_str().expect("a field");
+            assert!(named == field || named.starts_with(&format!("{field}.")), "{named}: {params}");
+        }
+    }
+    for (method, params, field) in [
+        ("sandbox.get", json!({ "chat_id": 1 }), "chat_id"),
+        ("sandbox.delete", json!({ "chat_id": "x" }), "chat_id"),
+        ("sandbox.list", json!({ "limit": "1" }), "limit"),
+        ("sandbox.list", json!({ "limit": 0 }), "limit"),
+        ("sandbox.list", json!({ "after": 5 }), "after"),
+    ] {
+        let answer = caller.ask(request(1, method, &params)).await;
+        assert_eq!(kind(&answer), "invalid_params", "{method} {params}");
+        assert_eq!(answer["error"]["data"]["details"]["field"], field, "{method} {params}");
+    }
+    assert_eq!(service.engine.calls(Operation::Create), 0);
+}
+
+#[tokio::test]
+async fn missing_and_unknown_parameters_are_named() {
+    let service = Service::start().await;
+    let mut caller = service.connect().await;
+    let valid = json!({ "chat_id": chat(), "agent_id": "a", "volume_host_path": service.volume });
+    for field in valid.as_object().expect("an object").keys() {
+        let mut params = valid.clone();
+        params.as_object_mut().expect("an object").remove(field);
+        let answer = caller.ask(request(1, "sandbox.create", &params)).await;
+        assert_eq!((kind(&answer), &answer["error"]["data"]["details"]["field"]), ("invalid_params", &json!(field)));
+    }
+    for unknown in ["snapshot_id", "git", "sync", "Chat_id", ""] {
+        let mut params = valid.clone();
+        params[unknown] = json!("x");
+        let answer = caller.ask(request(1, "sandbox.create", &params)).await;
+        assert_eq!(kind(&answer), "invalid_params", "{unknown:?}");
+        assert_eq!(answer["error"]["data"]["details"]["field"], unknown, "{answer}");
+    }
+    for line in [
+        r#"{"jsonrpc":"2.0","id":1,"method":"sandbox.get"}"#,
+        r#"{"jsonrpc":"2.0","id":1,"method":"sandbox.get","params":null}"#,
+        r#"{"jsonrpc":"2.0","id":1,"method":"sandbox.get","params":["67e55044-10b1-426f-9247-bb680e5fe0c8"]}"#,
+        r#"{"jsonrpc":"2.0","id":1,"method":"sandbox.get","params":"x"}"#,
+    ] {
+        assert_eq!(kind(&caller.ask(format!("{line}\n")).await), "invalid_params", "{line}");
+    }
+}
+
+#[tokio::test]
+async fn a_profile_or_volume_this_host_does_not_have_is_refused() {
+    let service = Service::start().await;
+    let mut caller = service.connect().await;
+    let mut params = json!({ "chat_id": chat(), "agent_id": "a", "volume_host_path": "/etc" });
+    let answer = caller.ask(request(1, "sandbox.create", &params)).await;
+    assert_eq!(answer["error"]["data"]["details"]["field"], "volume_host_path", "{answer}");
+    params["volume_host_path"] = json!(service.volume);
+    params["profile"] = json!("none");
+    let answer = caller.ask(request(1, "sandbox.create", &params)).await;
+    assert_eq!(answer["error"]["data"]["details"]["field"], "profile", "{answer}");
+    assert!(answer["error"]["message"].as_str().is_some_and(|text| text.contains("default, other")), "{answer}");
+}
+
+#[tokio::test]
+async fn nesting_without_end_and_numbers_without_measure_do_no_harm() {
+    let service = Service::start().await;
+    let mut caller = service.connect().await;
+    for value in ["[".repeat(100_000) + &"]".repeat(100_000), r#"{"a":"#.repeat(100_000) + "1" + &"}".repeat(100_000)] {
+        for field in ["chat_id", "env", "ttl", "unknown"] {
+            let line =
+                format!(r#"{{"jsonrpc":"2.0","id":1,"method":"sandbox.create","params":{{"{field}":{value}}}}}"#);
+            assert_eq!(kind(&caller.ask(line + "\n").await), "invalid_params", "{field}");
+        }
+    }
+    for number in ["1e999", "-1e999", "123456789012345678901234567890", "0.0", "-0"] {
+        let line =
+            format!(r#"{{"jsonrpc":"2.0","id":{number},"method":"sandbox.create","params":{{"ttl":{number}}}}}"#);
+        assert_eq!(kind(&raw_answer(&mut caller, &line).await), "invalid_params", "{number}");
+    }
+    is_usable(&mut caller).await;
+}
+
+/// For ids that the test's own JSON library cannot hold.
+async fn raw_answer(caller: &mut Caller, line: &str) -> Value {
+    caller.send(format!("{line}\n")).await;
+    let answer = caller.line().await.expect("an answer");
+    let id = line.split_once("\"id\":").and_then(|(_, rest)| rest.split_once(',')).expect("an id").0;
+    assert!(answer.contains(&format!("\"id\":{id},")), "{answer}");
+    serde_json::from_str(&answer.replace(&format!("\"id\":{id},"), "")).expect("JSON")
+}
+
+// ---- ids ----
+
+#[tokio::test]
+async fn ids_in_use_twice_are_answered_twice() {
+    let service = Service::start().await;
+    let mut caller = service.connect().await;
+    let (first, second) = (chat(), chat());
+    let gate = service.engine.hold_next(Operation::Create);
+    caller.send(service.create(5, &first)).await;
+    service.engine.reached(Operation::Create, 1).await;
+    assert_eq!(caller.ask(service.create(5, &second)).await["result"]["chat_id"], json!(second));
+    gate.open();
+    let late = caller.answer().await;
+    assert_eq!((&late["id"], &late["result"]["chat_id"]), (&json!(5), &json!(first)));
+}
+
+#[tokio::test]
+async fn a_request_without_id_is_carried_out_and_not_answered() {
+    let service = Service::start().await;
+    let mut caller = service.connect().await;
+    let chat = chat();
+    let mut notification: Value = serde_json::from_str(&service.create(0, &chat)).expect("JSON");
+    notification.as_object_mut().expect("an object").remove("id");
+    caller.send(format!("{notification}\n")).await;
+    caller.send("{\"jsonrpc\":\"2.0\",\"method\":\"no.such\"}\n").await;
+    service.engine.reached(Operation::Create, 1).await;
+    let answer = caller.ask(service.create(9, &chat)).await;
+    assert_eq!(
+        (&answer["id"], &answer["result"]["chat_id"]),
+        (&json!(9), &json!(chat)),
+        "the first line that comes back"
+    );
+}
+
+#[tokio::test]
+async fn an_id_of_null_is_answered() {
+    let service = Service::start().await;
+    let mut caller = service.connect().await;
+    let answer = caller.ask("{\"jsonrpc\":\"2.0\",\"id\":null,\"method\":\"system.info\"}\n").await;
+    assert_eq!((&answer["id"], &answer["result"]["protocol"]), (&Value::Null, &json!(1)));
+}
+
+// ---- requests under way ----
+
+#[tokio::test]
+async fn a_slow_request_holds_up_no_other() {
+    let service = Service::start().await;
+    let mut caller = service.connect().await;
+    let slow = chat();
+    let gate = service.engine.hold_next(Operation::Create);
+    caller.send(service.create(1, &slow)).await;
+    service.engine.reached(Operation::Create, 1).await;
+    let answer = caller.ask(request(2, "sandbox.get", &json!({ "chat_id": slow }))).await;
+    assert_eq!((&answer["id"], &answer["result"]["status"]), (&json!(2), &json!("creating")));
+    gate.open();
+    assert_eq!(caller.answer().await["id"], 1);
+}
+
+#[tokio::test]
+async fn a_caller_that_vanishes_mid_create_gets_its_sandbox_all_the_same() {
+    let service = Service::start().await;
+    let chat = chat();
+    let gate = service.engine.hold_next(Operation::Create);
+    let mut caller = service.connect().await;
+    caller.send(service.create(1, &chat)).await;
+    service.engine.reached(Operation::Create, 1).await;
+    drop(caller);
+    gate.open();
+    let answer = service.connect().await.ask(service.create(2, &chat)).await;
+    assert_eq!(answer["result"]["status"], "running", "{answer}");
+    assert_eq!(service.engine.containers().len(), 1);
+}
+
+#[tokio::test]
+async fn a_caller_that_stops_writing_still_gets_its_answers() {
+    let service = Service::start().await;
+    let chat = chat();
+    let gate = service.engine.hold_next(Operation::Create);
+    let mut caller = service.connect().await;
+    caller.send(service.create(1, &chat)).await;
+    caller.sink.shutdown().await.expect("half closed");
+    service.engine.reached(Operation::Create, 1).await;
+    gate.open();
+    assert_eq!(caller.answer().await["result"]["chat_id"], json!(chat));
+    assert_eq!(caller.next().await, None);
+}
+
+#[tokio::test]
+async fn at_the_limit_of_requests_under_way_the_rest_waits_its_turn() {
+    let service = Service::with_limits(Limits { max_in_flight: 2, ..Limits::default() }).await;
+    let mut caller = service.connect().await;
+    let gates = [(); 2].map(|()| service.engine.hold_next(Operation::Create));
+    for id in 1..=2 {
+        caller.send(service.create(id, &chat())).await;
+    }
+    service.engine.reached(Operation::Create, 2).await;
+    caller.send(request(3, "system.info", &json!({}))).await;
+    is_usable(&mut service.connect().await).await;
+    assert!(caller.is_silent());
+    gates.iter().for_each(sandboxd_actors::engine::fake::Gate::open);
+    let mut ids = Vec::new();
+    for _ in 0..3 {
+        ids.push(caller.answer().await["id"].as_u64());
+    }
+    ids.sort_unstable();
+    assert_eq!(ids, [Some(1), Some(2), Some(3)]);
+}
+
+#[tokio::test]
+async fn a_caller_that_never_reads_is_slowed_down_and_then_cut_off() {
+    let limits =
+        Limits { max_output: 64 << 10, write_stall: Duration::from_millis(300), max_in_flight: 8, ..Limits::default() };
+    let service = Service::with_limits(limits).await;
+    let mut deaf = service.connect().await;
+    let line = request(1, "system.info", &json!({}));
+    let flood = async {
+        let mut sent = 0u64;
+        while deaf.sink.write_all(line.as_bytes()).await.is_ok() {
+            sent += 1;
+        }
+        sent
+    };
+    let sent = tokio::time::timeout(PATIENCE, flood).await.expect("cut off");
+    // What the kernel and the service hold for it, and no more.
+    assert!(sent < 20_000, "{sent}");
+    is_usable(&mut service.connect().await).await;
+}
+
+#[tokio::test]
+async fn a_flood_that_outruns_its_reader_loses_nothing() {
+    let service = Service::with_limits(Limits { max_output: 16 << 10, ..Limits::default() }).await;
+    let Caller { source, mut sink } = service.connect().await;
+    let sending = tokio::spawn(async move {
+        for id in 0..5_000 {
+            sink.write_all(request(id, "sandbox.list", &json!({})).as_bytes()).await.expect("sent");
+        }
+    });
+    let mut lines = source.lines();
+    let mut seen = HashMap::new();
+    while let Some(line) = lines.next_line().await.expect("readable") {
+        let answer: Value = serde_json::from_str(&line).expect("JSON");
+        *seen.entry(answer["id"].as_u64()).or_insert(0) += 1;
+    }
+    sending.await.expect("sent");
+    assert!(seen.len() == 5_000 && seen.values().all(|times| *times == 1));
+}
+
+// ---- who calls ----
+
+/// Credentials belong to a thread, and the kernel notes those of the one that connects.
+fn connect_as(service: &Service, uid: u32, gid: u32) -> Caller {
+    let socket = service.socket.clone();
+    let connecting = std::thread::spawn(move || {
+        rustix::thread::set_thread_groups(&[])?;
+        rustix::thread::set_thread_gid(Gid::from_raw(gid))?;
+        rustix::thread::set_thread_uid(Uid::from_raw(uid))?;
+        std::os::unix::net::UnixStream::connect(socket)
+    });
+    let stream = connecting.join().expect("no panic").expect("connected");
+    stream.set_nonblocking(true).expect("non-blocking");
+    Caller::new(UnixStream::from_std(stream).expect("a stream"))
+}
+
+#[tokio::test]
+async fn roles_follow_from_who_connected() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("not root, so nobody else can be impersonated: nothing to show here");
+        return;
+    }
+    let (full, read_only, nobody) = (4_242, 4_243, 4_244);
+    let allowed =
+        Allowed { users: vec![full.to_string()], groups: vec![], read_only_groups: vec![read_only.to_string()] };
+    let service = Service::with(Limits::default(), &allowed).await;
+    let chat = chat();
+
+    let mut caller = connect_as(&service, nobody, nobody);
+    let refused = caller.answer().await;
+    assert_eq!((kind(&refused), &refused["id"]), ("unauthorized", &Value::Null));
+    assert_eq!(caller.next().await, None);
+
+    let mut caller = connect_as(&service, nobody, read_only);
+    let by_chat = json!({ "chat_id": chat });
+    for line in [service.create(1, &chat), request(1, "sandbox.delete", &by_chat)] {
+        assert_eq!(kind(&caller.ask(line).await), "unauthorized");
+    }
+    assert_eq!(kind(&caller.ask(request(1, "sandbox.get", &by_chat)).await), "sandbox_not_found");
+    for method in ["sandbox.list", "system.health", "system.info"] {
+        assert!(caller.ask(request(1, method, &json!({}))).await["result"].is_object(), "{method}");
+    }
+    assert_eq!(service.engine.calls(Operation::Create), 0);
+
+    let mut caller = connect_as(&service, full, nobody);
+    assert_eq!(caller.ask(service.create(1, &chat)).await["result"]["outcome"], "created");
+}
+
+// ---- connections ----
+
+/// Both ends of every connection are in this process.
+fn allow_many_files() {
+    let limit = rustix::process::getrlimit(Resource::Nofile);
+    rustix::process::setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).expect("raised");
+}
+
+#[tokio::test]
+async fn a_thousand_connections_are_served_and_the_next_is_told_why_not() {
+    allow_many_files();
+    let service = Service::with_limits(Limits { max_connections: 1_000, ..Limits::default() }).await;
+    let mut callers = Vec::new();
+    for _ in 0..1_000 {
+        callers.push(service.connect().await);
+    }
+    for caller in &mut callers {
+        caller.send(INFO).await;
+    }
+    for caller in &mut callers {
+        assert_eq!(caller.answer().await["id"], 1);
+    }
+    let mut one_too_many = service.connect().await;
+    let refused = one_too_many.answer().await;
+    assert_eq!((kind(&refused), &refused["error"]["data"]["retryable"]), ("too_many_connections", &json!(true)));
+    assert_eq!(one_too_many.next().await, None);
+
+    callers.pop();
+    let mut next = loop {
+        let mut caller = service.connect().await;
+        caller.send(INFO).await;
+        if caller.answer().await.get("result").is_some() {
+            break caller;
+        }
+    };
+    is_usable(&mut next).await;
+}
+
+// ---- the end ----
+
+#[tokio::test]
+async fn at_shutdown_requests_under_way_are_answered_and_new_ones_refused() {
+    let service = Service::start().await;
+    let (mut caller, mut idle) = (service.connect().await, service.connect().await);
+    is_usable(&mut idle).await;
+    let gate = service.engine.hold_next(Operation::Create);
+    caller.send(service.create(1, &chat())).await;
+    service.engine.reached(Operation::Create, 1).await;
+
+    service.shutdown.cancel();
+    assert_eq!(idle.next().await, None);
+    let refused = caller.ask(request(2, "system.info", &json!({}))).await;
+    assert_eq!((kind(&refused), &refused["error"]["data"]["retryable"]), ("shutting_down", &json!(true)));
+    assert!(UnixStream::connect(&service.socket).await.is_err());
+
+    gate.open();
+    assert_eq!(caller.answer().await["result"]["status"], "running");
+    assert_eq!(caller.next().await, None);
+    tokio::time::timeout(PATIENCE, service.serving).await.expect("ended").expect("no panic");
+    assert!(!service.socket.exists());
+}

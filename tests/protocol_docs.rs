@@ -1,0 +1,334 @@
+//! docs/protocol.md, held to what the service does: its examples are played, and its tables compared with the code.
+
+#[path = "support/in_process.rs"]
+mod support;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use sandboxd::protocol::error::{Error, Kind};
+use sandboxd::protocol::method::Method;
+use sandboxd::protocol::params::{DEFAULT_PAGE, MAX_DURATION, MAX_PAGE};
+use sandboxd::protocol::request::Id;
+use sandboxd::server::Limits;
+use sandboxd_actors::directories::DirectoryError;
+use sandboxd_actors::engine::{EngineError, Exit, Operation};
+use sandboxd_actors::ids::{ContainerId, SessionId};
+use sandboxd_actors::outcome::{Death, Launch, Outcome, SandboxError, StartFailure};
+use sandboxd_actors::sandbox::{Reason, Status};
+use serde_json::{Value, json};
+use support::{Service, request};
+
+const DOCUMENT: &str = include_str!("../docs/protocol.md");
+
+/// What differs from one run to the next: only its type is compared.
+const VOLATILE: [&str; 15] = [
+    "session_id",
+    "container_id",
+    "ip",
+    "created_at",
+    "started_at",
+    "last_activity_at",
+    "expires_at",
+    "idle_expires_at",
+    "uptime",
+    "version",
+    "api_version",
+    "host",
+    "engine.kind",
+    "volume_host_path",
+    // Of a health's answer: a chat is counted until it has retired.
+    "sandboxes",
+];
+
+// ---- reading the document ----
+
+/// The part below a heading, up to the next one of its level or above.
+fn section(heading: &str) -> &'static str {
+    let level = heading.split(' ').next().expect("a level");
+    let start = DOCUMENT.find(&format!("\n{heading}\n")).unwrap_or_else(|| panic!("no {heading}")) + heading.len() + 2;
+    let rest = &DOCUMENT[start..];
+    let ends = (1..=level.len()).filter_map(|hashes| rest.find(&format!("\n{} ", "#".repeat(hashes))));
+    &rest[..ends.min().unwrap_or(rest.len())]
+}
+
+fn method_section(method: Method) -> &'static str {
+    section(&format!("### `{}`", method.name()))
+}
+
+/// The rows of the table with this header.
+fn table(section: &str, header: &str) -> Vec<Vec<String>> {
+    let mut lines = section.lines().skip_while(|line| *line != header).skip(2);
+    let cells = |line: &str| line.trim_matches('|').split('|').map(|cell| cell.trim().to_owned()).collect();
+    std::iter::from_fn(|| lines.next().filter(|line| line.starts_with('|'))).map(cells).collect()
+}
+
+/// Everything in back quotes.
+fn quoted(text: &str) -> Vec<String> {
+    text.split('`').skip(1).step_by(2).map(str::to_owned).collect()
+}
+
+fn first_column(rows: &[Vec<String>]) -> BTreeSet<String> {
+    rows.iter().map(|row| row[0].trim_matches('`').to_owned()).collect()
+}
+
+/// Requests, each with its answer.
+fn examples(section: &str) -> Vec<(Value, Value)> {
+    let blocks: Vec<Value> = section
+        .split("```json\n")
+        .skip(1)
+        .map(|rest| rest.split("```").next().expect("an end"))
+        .map(|block| serde_json::from_str(block).unwrap_or_else(|error| panic!("{error}: {block}")))
+        .collect();
+    assert!(blocks.len().is_multiple_of(2), "an example is a request and its answer");
+    blocks.chunks(2).map(|pair| (pair[0].clone(), pair[1].clone())).collect()
+}
+
+fn words<const N: usize>(known: [&str; N]) -> BTreeSet<String> {
+    known.map(str::to_owned).into()
+}
+
+// ---- examples ----
+
+#[tokio::test]
+async fn every_example_is_answered_as_documented() {
+    let service = Service::start().await;
+    let mut caller = service.connect().await;
+    let mut played = BTreeSet::new();
+    for (mut request, documented) in examples(DOCUMENT) {
+        if let Some(volume) = request.pointer_mut("/params/volume_host_path") {
+            *volume = json!(service.volume);
+        }
+        let answer = caller.ask(format!("{request}\n")).await;
+        assert_alike("", &documented, &answer);
+        played.insert(request["method"].as_str().expect("a method").to_owned());
+    }
+    assert_eq!(played, words(Method::ALL.map(Method::name)), "each method has an example");
+}
+
+fn assert_alike(path: &str, documented: &Value, actual: &Value) {
+    let name = path.rsplit('.').next().unwrap_or_default();
+    match (documented, actual) {
+        (Value::Object(expected), Value::Object(found)) => {
+            assert!(expected.keys().eq(found.keys()), "{path}: {expected:?} is documented, {found:?} answered");
+            for (field, value) in expected {
+                assert_alike(&format!("{path}.{field}"), value, &found[field]);
+            }
+        }
+        (Value::Array(expected), Value::Array(found)) => {
+            assert_eq!(expected.len(), found.len(), "{path}");
+            expected.iter().zip(found).for_each(|(expected, found)| assert_alike(path, expected, found));
+        }
+        _ if VOLATILE.iter().any(|volatile| *volatile == name || path.ends_with(&format!(".{volatile}"))) => {
+            assert_eq!(std::mem::discriminant(documented), std::mem::discriminant(actual), "{path}");
+        }
+        _ => assert_eq!(documented, actual, "{path}"),
+    }
+}
+
+// ---- methods ----
+
+#[test]
+fn the_documented_methods_and_roles_are_those_of_the_code() {
+    let documented: BTreeMap<_, _> = table(section("## Methods"), "| method | role | does |")
+        .into_iter()
+        .map(|row| (row[0].trim_matches('`').to_owned(), row[1] == "read-only"))
+        .collect();
+    let known = Method::ALL.map(|method| (method.name().to_owned(), method.only_reads()));
+    assert_eq!(documented, known.into());
+}
+
+#[tokio::test]
+async fn the_documented_parameters_are_those_of_the_code() {
+    let service = Service::start().await;
+    let mut caller = service.connect().await;
+    for method in Method::ALL {
+        let documented = first_column(&table(method_section(method), "| field | type | default | meaning |"));
+        // The refusal of a field that nobody knows names those that are known.
+        let refusal = caller.ask(request(1, method.name(), &json!({ "?": 1 }))).await;
+        let message = refusal["error"]["message"].as_str().expect("a message");
+        let known = message.split_once("expected").map(|(_, known)| quoted(known)).unwrap_or_default();
+        assert_eq!(documented, known.into_iter().collect(), "{}: {message}", method.name());
+    }
+}
+
+#[test]
+fn the_documented_results_are_those_of_the_examples() {
+    const FIELDS: &str = "| field | type | meaning |";
+    let of_a_sandbox = first_column(&table(section("## A sandbox"), FIELDS));
+    for method in Method::ALL {
+        let section = method_section(method);
+        let mut documented = first_column(&table(section, FIELDS));
+        if matches!(method, Method::SandboxCreate | Method::SandboxGet) {
+            documented.extend(of_a_sandbox.clone());
+        }
+        for result in examples(section).iter().filter_map(|(_, answer)| answer.get("result")) {
+            assert_covers(&documented, result);
+            for sandbox in result.get("sandboxes").and_then(Value::as_array).into_iter().flatten() {
+                assert_covers(&of_a_sandbox, sandbox);
+            }
+        }
+    }
+}
+
+/// Every value is documented, and everything documented is there.
+fn assert_covers(documented: &BTreeSet<String>, result: &Value) {
+    let (mut all, mut leaves) = (BTreeSet::new(), BTreeSet::new());
+    collect_paths("", result, &mut all, &mut leaves);
+    assert!(leaves.is_subset(documented), "not documented: {:?}", leaves.difference(documented));
+    assert!(documented.is_subset(&all), "not answered: {:?}", documented.difference(&all));
+}
+
+fn collect_paths(path: &str, value: &Value, all: &mut BTreeSet<String>, leaves: &mut BTreeSet<String>) {
+    all.insert(path.to_owned());
+    let Some(fields) = value.as_object() else {
+        leaves.insert(path.to_owned());
+        return;
+    };
+    for (name, value) in fields {
+        let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+        collect_paths(&path, value, all, leaves);
+    }
+}
+
+// ---- words and numbers ----
+
+#[test]
+fn the_documented_words_are_those_of_the_code() {
+    let sandbox = section("## A sandbox");
+    assert_eq!(first_column(&table(sandbox, "| status | meaning |")), words(Status::ALL.map(Status::as_str)));
+    assert_eq!(first_column(&table(sandbox, "| reason | meaning |")), words(Reason::ALL.map(Reason::as_str)));
+
+    let create = table(method_section(Method::SandboxCreate), "| field | type | meaning |");
+    let in_quotes = |row: &[String]| quoted(&row[2]).iter().map(|word| word.trim_matches('"').to_owned()).collect();
+    let outcomes = [Outcome::Created, Outcome::Reused, Outcome::Replaced].map(Outcome::as_str);
+    assert_eq!(words(outcomes), in_quotes(&create[0]));
+    assert_eq!(words([Launch::Cold, Launch::None].map(Launch::as_str)), in_quotes(&create[1]));
+}
+
+#[test]
+fn the_documented_limits_are_those_of_the_code() {
+    let Limits { max_connections, max_line, max_in_flight, max_output, write_stall } = Limits::default();
+    let documented: BTreeMap<_, _> = table(section("## Limits"), "| limit | default | beyond it |")
+        .into_iter()
+        .map(|row| (row[0].trim_matches('`').to_owned(), row[1].parse().expect("a number")))
+        .collect();
+    let known = [
+        ("max_connections", max_connections),
+        ("max_line", max_line),
+        ("max_in_flight", max_in_flight),
+        ("max_output", max_output),
+    ];
+    assert_eq!(documented, known.map(|(name, limit)| (name.to_owned(), limit)).into());
+    for (heading, text) in [
+        ("## Limits", format!("for {} seconds is cut off", write_stall.as_secs())),
+        ("## Requests", format!("of at most {} bytes", Id::MAX_BYTES)),
+        ("## Types", format!("at most {} (a year)", MAX_DURATION.as_secs())),
+        ("### `sandbox.list`", format!("| {DEFAULT_PAGE} |")),
+        ("### `sandbox.list`", format!("from 1 to {MAX_PAGE} |")),
+    ] {
+        assert!(section(heading).contains(&text), "{heading}: {text}");
+    }
+}
+
+// ---- errors ----
+
+const KINDS: &str = "| kind | code | retryable | meaning | details |";
+const CAUSES: &str = "| cause | retryable | meaning | details |";
+
+#[test]
+fn the_documented_kinds_and_codes_are_those_of_the_code() {
+    let rows = table(section("## Errors"), KINDS);
+    let documented: BTreeMap<_, _> =
+        rows.iter().map(|row| (row[0].trim_matches('`').to_owned(), row[1].parse().expect("a code"))).collect();
+    assert_eq!(documented, Kind::ALL.map(|kind| (kind.as_str().to_owned(), kind.code())).into());
+    for kind in Kind::ALL {
+        let row = rows.iter().find(|row| row[0].trim_matches('`') == kind.as_str()).expect("documented");
+        let retryable = if kind.error("").retryable { "yes" } else { "no" };
+        assert!(row[2] == retryable || row[2] == "depends", "{row:?}");
+    }
+    for method in Method::ALL {
+        let errors = method_section(method).split("**Errors**").nth(1).and_then(|rest| rest.split("\n\n").next());
+        let known = words(Kind::ALL.map(Kind::as_str));
+        assert!(quoted(errors.unwrap_or_default()).into_iter().all(|kind| known.contains(&kind)), "{}", method.name());
+    }
+}
+
+#[test]
+fn the_documented_details_are_those_of_the_code() {
+    let errors = section("## Errors");
+    // A name stands at the beginning or after a comma; what is quoted elsewhere belongs to an explanation.
+    let names = |cell: &str| -> BTreeSet<String> {
+        let parts = cell.split(", ").filter_map(|part| part.strip_prefix('`'));
+        parts.filter_map(|part| part.split('`').next()).map(str::to_owned).collect()
+    };
+    let mut documented: BTreeMap<String, BTreeSet<String>> =
+        table(errors, KINDS).into_iter().map(|row| (row[0].trim_matches('`').to_owned(), names(&row[4]))).collect();
+    let causes = table(errors, CAUSES);
+    for row in &causes {
+        let started = documented.entry("sandbox_start_failed".into()).or_default();
+        if !row[3].starts_with("as for") {
+            started.extend(names(&row[3]));
+        }
+    }
+
+    let mut known: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    let mut known_causes = BTreeMap::new();
+    for error in every_error() {
+        let details = known.entry(error.kind.as_str().to_owned()).or_default();
+        details.extend(error.details.keys().cloned());
+        if let Some(cause) = error.details.get("cause").and_then(Value::as_str) {
+            known_causes.insert(cause.to_owned(), error.retryable);
+        }
+    }
+    assert_eq!(documented, known);
+    let documented_causes: BTreeMap<_, _> =
+        causes.iter().map(|row| (row[0].trim_matches('`').to_owned(), row[1] == "yes")).collect();
+    assert_eq!(documented_causes, known_causes);
+}
+
+/// At least one of each kind and each cause, with all its details.
+fn every_error() -> Vec<Error> {
+    let chat = "67e55044-10b1-426f-9247-bb680e5fe0c8".parse().expect("a UUID");
+    let unreachable = || EngineError::Unreachable { message: "gone".into() };
+    let refused = || EngineError::Refused { operation: Operation::Create, message: "no".into() };
+    let death = |code, oom_killed| {
+        StartFailure::Died(Death { exit: Some(Exit { code, oom_killed }), memory_limit_bytes: None, log_tail: vec![] })
+    };
+    let failures = [
+        StartFailure::Directory(DirectoryError { path: "/chats".into(), message: "full".into() }),
+        StartFailure::Engine(unreachable()),
+        StartFailure::Engine(refused()),
+        StartFailure::Engine(EngineError::ImageNotFound { image: "base".into() }),
+        StartFailure::InTheWay { name: "n".into(), holder: ContainerId::new("c"), why: "foreign".into() },
+        StartFailure::NoAddress,
+        StartFailure::NotReady { limit: Duration::from_secs(1), last: "refused".into(), log_tail: vec![] },
+        StartFailure::NoHealthCheck,
+        death(1, false),
+        death(137, false),
+        death(137, true),
+        StartFailure::Deleted,
+        StartFailure::PredecessorRemains(refused()),
+        StartFailure::Defect("panic".into()),
+    ];
+    let from_the_core = failures.into_iter().map(|failure| SandboxError::StartFailed { chat, failure }).chain([
+        SandboxError::Conflict { chat, session: SessionId::random(), fields: vec!["agent_id"] },
+        SandboxError::DeleteOwed { chat, error: refused() },
+        SandboxError::Unknown { chat, error: refused() },
+        SandboxError::Recovering { chat, retry_after: Duration::from_secs(1) },
+        SandboxError::ShuttingDown,
+        SandboxError::NoAnswer { chat, limit: Duration::from_secs(1) },
+    ]);
+    // Those that the server makes itself; the tests on raw bytes provoke them.
+    let of_the_server = [
+        Error::invalid_params("ttl", "no"),
+        Kind::SandboxNotFound.error("").with("chat_id", "c"),
+        Kind::LineTooLong.error("").with("limit", 1),
+        Kind::TooManyConnections.error("").with("limit", 1),
+        Kind::ParseError.error(""),
+        Kind::InvalidRequest.error(""),
+        Kind::MethodNotFound.error(""),
+        Kind::Unauthorized.error(""),
+    ];
+    from_the_core.map(Error::from).chain(of_the_server).collect()
+}

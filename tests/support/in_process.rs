@@ -1,0 +1,214 @@
+//! The whole service but for the engine, in this process: a real socket, the real core, a fake engine.
+
+// Each test uses a part of this.
+#![allow(dead_code)]
+
+use std::collections::BTreeMap;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures_util::FutureExt;
+use sandboxd::chat_directories::DirectoriesOnDisk;
+use sandboxd::host_paths::VolumePolicy;
+use sandboxd::probe::NetworkProbe;
+use sandboxd::server::access::{Access, Allowed};
+use sandboxd::server::accounts::Accounts;
+use sandboxd::server::handler::Handler;
+use sandboxd::server::listener::{Listener, SocketOptions};
+use sandboxd::server::{Limits, Server};
+use sandboxd_actors::chat::{TeardownLimits, World};
+use sandboxd_actors::clock::SystemClock;
+use sandboxd_actors::container::MountPoints;
+use sandboxd_actors::engine::bounded::{Bounded, EngineLimits};
+use sandboxd_actors::engine::fake::FakeEngine;
+use sandboxd_actors::environment::Environment;
+use sandboxd_actors::host_path::HostPath;
+use sandboxd_actors::profile::{Limits as Resources, Network, Profile, Readiness, ReadinessCheck};
+use sandboxd_actors::sandboxes::Sandboxes;
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::net::UnixStream;
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::sync::Semaphore;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+/// Far beyond what anything here takes: only a defect reaches it.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+pub(crate) struct Service {
+    pub(crate) engine: FakeEngine,
+    pub(crate) socket: PathBuf,
+    pub(crate) volume: String,
+    pub(crate) shutdown: CancellationToken,
+    pub(crate) serving: JoinHandle<()>,
+    _directory: tempfile::TempDir,
+}
+
+impl Service {
+    pub(crate) async fn start() -> Self {
+        Self::with_limits(Limits::default()).await
+    }
+
+    pub(crate) async fn with_limits(limits: Limits) -> Self {
+        Self::with(limits, &Allowed::default()).await
+    }
+
+    pub(crate) async fn with(limits: Limits, allowed: &Allowed) -> Self {
+        let directory = tempfile::tempdir().expect("a directory");
+        // Others must be able to reach the socket, and be refused there.
+        std::fs::set_permissions(directory.path(), PermissionsExt::from_mode(0o755)).expect("opened");
+        let place = directory.path().canonicalize().expect("canonical");
+        for name in ["volumes/v", "dependencies", "tools"] {
+            std::fs::create_dir_all(place.join(name)).expect("created");
+        }
+        let engine = FakeEngine::new();
+        let world = world(&place, engine.clone());
+        let (instance, bounded) = (world.instance.clone(), world.engine.clone());
+        let (sandboxes, _) = Sandboxes::start(world).await.expect("started");
+        sandboxes.adopt().await.expect("listed");
+        let handler = Handler {
+            instance,
+            sandboxes,
+            engine: bounded,
+            volumes: VolumePolicy::new([place.join("volumes")], []).expect("a root"),
+            profiles: Arc::new(["default", "other"].map(profile).into()),
+            started: Instant::now(),
+        };
+        let access = Access::new(allowed, Accounts::of_host()).expect("no names");
+        let socket = place.join("sandboxd.sock");
+        let options = SocketOptions { path: socket.clone(), mode: 0o666, gid: None };
+        let listener = Listener::bind(&options).await.expect("bound");
+        let shutdown = CancellationToken::new();
+        let server = Server::new(handler, limits, access);
+        let serving = tokio::spawn(server.serve(listener, shutdown.clone(), PATIENCE));
+        let volume = place.join("volumes/v").to_str().expect("UTF-8").to_owned();
+        Self { engine, socket, volume, shutdown, serving, _directory: directory }
+    }
+
+    pub(crate) async fn connect(&self) -> Caller {
+        Caller::new(UnixStream::connect(&self.socket).await.expect("connected"))
+    }
+
+    /// The line of a create for this chat.
+    pub(crate) fn create(&self, id: u64, chat: &str) -> String {
+        let params = json!({ "chat_id": chat, "agent_id": "agent", "volume_host_path": self.volume });
+        request(id, "sandbox.create", &params)
+    }
+}
+
+pub(crate) fn chat() -> String {
+    Uuid::new_v4().to_string()
+}
+
+pub(crate) fn request(id: u64, method: &str, params: &Value) -> String {
+    format!("{}\n", json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params }))
+}
+
+/// A connection, byte by byte if need be.
+pub(crate) struct Caller {
+    pub(crate) source: BufReader<OwnedReadHalf>,
+    pub(crate) sink: OwnedWriteHalf,
+}
+
+impl Caller {
+    pub(crate) fn new(stream: UnixStream) -> Self {
+        let (source, sink) = stream.into_split();
+        Self { source: BufReader::new(source), sink }
+    }
+
+    pub(crate) async fn send(&mut self, bytes: impl AsRef<[u8]>) {
+        self.sink.write_all(bytes.as_ref()).await.expect("sent");
+    }
+
+    /// The next line, or `None` once the service has closed the connection.
+    pub(crate) async fn line(&mut self) -> Option<String> {
+        let mut line = String::new();
+        let read = tokio::time::timeout(PATIENCE, self.source.read_line(&mut line)).await.expect("an answer in time");
+        match read {
+            Ok(0) => None,
+            Ok(_) => Some(line),
+            // Closed before everything that was sent was read.
+            Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => None,
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    pub(crate) async fn next(&mut self) -> Option<Value> {
+        let line = self.line().await?;
+        Some(serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line:?}")))
+    }
+
+    /// Nothing has arrived so far.
+    pub(crate) fn is_silent(&mut self) -> bool {
+        self.source.fill_buf().now_or_never().is_none()
+    }
+
+    pub(crate) async fn answer(&mut self) -> Value {
+        self.next().await.expect("an answer, not the end")
+    }
+
+    pub(crate) async fn ask(&mut self, line: impl AsRef<[u8]>) -> Value {
+        self.send(line).await;
+        self.answer().await
+    }
+}
+
+fn world(place: &Path, engine: FakeEngine) -> World {
+    let second = Duration::from_secs(1);
+    let limits = EngineLimits {
+        identify: second,
+        network: second,
+        image: second,
+        create: 10 * second,
+        start: 10 * second,
+        inspect: second,
+        list: second,
+        logs: second,
+    };
+    let host_path = |name: &str| HostPath::from_canonical(&place.join(name)).expect("canonical");
+    World {
+        instance: "default".parse().expect("a name"),
+        engine: Bounded::new(Arc::new(engine), limits),
+        engine_slots: Arc::new(Semaphore::new(4)),
+        probe: Arc::new(NetworkProbe),
+        directories: Arc::new(DirectoriesOnDisk::open(&place.join("chats")).expect("a root")),
+        clock: Arc::new(SystemClock),
+        mounts: MountPoints {
+            chat: "/chat".into(),
+            volume: "/volume".into(),
+            dependencies: "/dependencies".into(),
+            lambda_tools: "/lambda-tools".into(),
+            dependencies_source: host_path("dependencies"),
+            lambda_tools_source: host_path("tools"),
+        },
+        teardown: TeardownLimits { graceful: second, remove: second, total: 3 * second },
+        trust: second,
+    }
+}
+
+fn profile(name: &str) -> (sandboxd_actors::ids::ProfileName, Arc<Profile>) {
+    let name: sandboxd_actors::ids::ProfileName = name.parse().expect("a name");
+    let profile = Profile {
+        name: name.clone(),
+        image: "sandbox:1".into(),
+        command: vec![],
+        port: 8080,
+        network: Network::Named("sandboxd".into()),
+        environment: Environment::default(),
+        limits: Resources { memory_bytes: 1 << 30, cpus: 1.0, pids: 256, disk_bytes: None },
+        mounts: vec![],
+        tmpfs: BTreeMap::new(),
+        user: None,
+        read_only_root: false,
+        runtime: None,
+        capabilities: vec![],
+        readiness: Readiness { check: ReadinessCheck::None, timeout: Duration::from_secs(5) },
+        ttl: Duration::from_secs(300),
+        idle_timeout: Duration::from_secs(7200),
+    };
+    (name, Arc::new(profile))
+}
