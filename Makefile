@@ -5,15 +5,17 @@
 .NOTPARALLEL:
 SHELL := /bin/bash
 CARGO ?= cargo
+# Of the programs: release, or dev, which builds faster.
+PROFILE ?= release
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-build: ## Build the service and its client for release
-	$(CARGO) build --release
+build: ## Build the service and its client (PROFILE=dev: faster to build)
+	$(CARGO) build --profile $(PROFILE)
 
 demo: build ## See it work: a chat gets its sandbox, uses it, and leaves nothing behind
-	scripts/with-engine scripts/demo
+	PROFILE=$(PROFILE) scripts/with-engine scripts/demo
 
 test: ## Run all tests on a real engine, and check that they leave nothing behind
 	$(CARGO) test --workspace --no-run
