@@ -37,8 +37,8 @@ lint: ## Run clippy, and shellcheck where it is installed
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	@if command -v shellcheck >/dev/null; then shellcheck scripts/* .ci/run; fi
 
-doc: ## Build the documentation of the code, private items included
-	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --document-private-items
+doc: ## Build the documentation of the code, private items included, which may then be linked to
+	RUSTDOCFLAGS="-D warnings -A rustdoc::private_intra_doc_links" $(CARGO) doc --workspace --no-deps --document-private-items
 
 engine: ## Find an engine or start the private one, which then stays
 	scripts/engine up
