@@ -55,6 +55,15 @@ impl Call {
             Method::SystemInfo => fields::<NoFields>(params).map(|NoFields {}| Call::Info),
         }
     }
+
+    /// The chat it is about, if it is about one.
+    pub fn chat(&self) -> Option<ChatId> {
+        match self {
+            Call::Create(create) => Some(create.chat),
+            Call::Get(chat) | Call::Delete(chat) => Some(*chat),
+            Call::List { .. } | Call::Health | Call::Info => None,
+        }
+    }
 }
 
 // Every field is optional to serde, so that a missing one is reported by the same means as a wrong one.

@@ -68,6 +68,8 @@ impl Connection {
 
     async fn read(&self, mut lines: Lines<impl tokio::io::AsyncRead + Unpin>) -> io::Result<()> {
         while let Some(line) = lines.next().await? {
+            // Lines that are answered at once must not keep a thread from everybody else.
+            tokio::task::coop::consume_budget().await;
             match line {
                 Line::Whole(line) if line.trim_ascii().is_empty() => {}
                 Line::Whole(line) => self.take(self.outbox.admit().await, line),
@@ -110,11 +112,15 @@ impl Connection {
 
     fn start(&self, ticket: Ticket, method: Method, call: Call, received: Instant) {
         let shared = Arc::clone(&self.shared);
-        let span = tracing::debug_span!("request", method = method.name());
+        let chat = call.chat().map(tracing::field::display);
+        let span = tracing::debug_span!("request", method = method.name(), chat.id = chat);
         let work = async move {
             let outcome = shared.handler.handle(call, limit_fields(&shared.limits)).await;
-            if let Err(error) = &outcome {
-                tracing::debug!(kind = error.kind.as_str(), "request failed");
+            match &outcome {
+                Err(error) if error.kind == Kind::Internal => tracing::error!(error = error.message, "request failed"),
+                // Without the message, which may quote what the caller sent.
+                Err(error) => tracing::debug!(kind = error.kind.as_str(), "request failed"),
+                Ok(_) => {}
             }
             shared.measures.answered(method, &outcome, received.elapsed());
             ticket.answer(&outcome);

@@ -100,7 +100,7 @@ impl<R: AsyncRead + Unpin> Lines<R> {
             self.start = 0;
         }
         if self.end == self.buffer.len() {
-            let larger = (self.buffer.len() * 2).min(self.max_line + USUAL_BUFFER);
+            let larger = (self.buffer.len() * 2).min(self.max_line.saturating_add(USUAL_BUFFER));
             self.buffer.resize(larger, 0);
         } else if self.end == 0 && self.buffer.len() > USUAL_BUFFER {
             self.buffer.truncate(USUAL_BUFFER);

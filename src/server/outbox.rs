@@ -162,3 +162,116 @@ impl Drop for CloseOnDrop<'_> {
         state.answers = Vec::new();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures_util::FutureExt;
+    use serde_json::Value;
+    use std::pin::Pin;
+    use std::task::{Context, Poll};
+
+    const PATIENCE: Duration = Duration::from_secs(10);
+
+    fn request(id: u32) -> Option<Id> {
+        let line = format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"system.info"}}"#);
+        crate::protocol::request::parse(line.as_bytes()).expect("valid").id
+    }
+
+    fn refusal() -> Result<Answer, Error> {
+        Err(Kind::Busy.error("later"))
+    }
+
+    /// Remembers each write by itself.
+    #[derive(Debug, Default)]
+    struct Writes(Vec<Vec<u8>>);
+
+    impl AsyncWrite for &mut Writes {
+        fn poll_write(mut self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+            self.0.push(bytes.to_vec());
+            Poll::Ready(Ok(bytes.len()))
+        }
+
+        fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    #[tokio::test]
+    async fn answers_that_are_ready_leave_in_one_write() {
+        let outbox = Outbox::new(8, 1 << 20);
+        for id in 0..5 {
+            outbox.admit().await.identified(request(id)).answer(&refusal());
+        }
+        outbox.finish();
+        let mut writes = Writes::default();
+        outbox.write_to(&mut writes, PATIENCE).await.expect("written");
+        assert_eq!(writes.0.len(), 1);
+        assert_eq!(writes.0[0].iter().filter(|byte| **byte == b'\n').count(), 5);
+    }
+
+    #[tokio::test]
+    async fn a_request_whose_task_panics_is_answered() {
+        let outbox = Outbox::new(8, 1 << 20);
+        let ticket = outbox.admit().await.identified(request(7));
+        let task = tokio::spawn(async move {
+            let _ticket = ticket;
+            panic!("a defect");
+        });
+        assert!(task.await.is_err());
+        outbox.finish();
+        let mut writes = Writes::default();
+        outbox.write_to(&mut writes, PATIENCE).await.expect("written");
+        let answer: Value = serde_json::from_slice(&writes.0[0]).expect("JSON");
+        assert_eq!((&answer["id"], &answer["error"]["data"]["kind"]), (&7.into(), &"internal".into()));
+    }
+
+    #[tokio::test]
+    async fn a_notification_takes_a_place_and_gets_no_answer() {
+        let outbox = Outbox::new(1, 1 << 20);
+        let ticket = outbox.admit().await.identified(None);
+        assert!(outbox.admit().now_or_never().is_none());
+        ticket.answer(&refusal());
+        outbox.admit().await.identified(None).answer(&refusal());
+        outbox.finish();
+        let mut writes = Writes::default();
+        outbox.write_to(&mut writes, PATIENCE).await.expect("written");
+        assert!(writes.0.is_empty());
+    }
+
+    #[tokio::test]
+    async fn unread_answers_keep_further_requests_out_until_they_are_read() {
+        let outbox = Outbox::new(8, 1);
+        outbox.admit().await.identified(request(1)).answer(&refusal());
+        assert!(outbox.admit().now_or_never().is_none());
+        let (sink, mut reader) = tokio::io::duplex(16);
+        let writing = tokio::spawn({
+            let outbox = Arc::clone(&outbox);
+            async move { outbox.write_to(sink, PATIENCE).await }
+        });
+        tokio::task::yield_now().await;
+        assert!(outbox.admit().now_or_never().is_none(), "taken by the writer, but not by the reader");
+        let mut answer = Vec::new();
+        let reading = tokio::io::AsyncReadExt::read_to_end(&mut reader, &mut answer);
+        let admitted = async {
+            drop(outbox.admit().await);
+            outbox.finish();
+        };
+        let (read, ()) = tokio::join!(reading, admitted);
+        assert!(read.is_ok() && answer.ends_with(b"\n"));
+        writing.await.expect("no panic").expect("written");
+    }
+
+    #[tokio::test]
+    async fn a_caller_that_takes_nothing_is_given_up() {
+        let outbox = Outbox::new(8, 1 << 20);
+        outbox.admit().await.identified(request(1)).answer(&refusal());
+        let (sink, _unread) = tokio::io::duplex(16);
+        let error = outbox.write_to(sink, Duration::from_millis(10)).await.expect_err("given up");
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+    }
+}
