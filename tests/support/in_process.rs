@@ -39,6 +39,9 @@ use uuid::Uuid;
 /// Far beyond what anything here takes: only a defect reaches it.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
+/// The shortest request.
+pub(crate) const INFO: &str = "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"system.info\"}\n";
+
 pub(crate) struct Service {
     pub(crate) engine: FakeEngine,
     pub(crate) socket: PathBuf,
@@ -155,6 +158,18 @@ impl Caller {
         self.send(line).await;
         self.answer().await
     }
+}
+
+/// Which error it is.
+pub(crate) fn kind(answer: &Value) -> &str {
+    answer["error"]["data"]["kind"].as_str().unwrap_or_else(|| panic!("no error: {answer}"))
+}
+
+/// The connection still answers: whatever came before did no harm.
+pub(crate) async fn is_usable(caller: &mut Caller) {
+    let answer = caller.ask("{\"jsonrpc\":\"2.0\",\"id\":\"still\",\"method\":\"system.info\"}\n").await;
+    assert_eq!(answer["id"], "still", "{answer}");
+    assert_eq!(answer["result"]["protocol"], 1, "{answer}");
 }
 
 fn world(place: &Path, engine: FakeEngine) -> World {
