@@ -21,7 +21,6 @@ use super::launch::launch;
 use super::lifecycle::Lifecycle;
 use super::phase::Phase;
 use super::teardown::tear_down;
-use crate::engine::bounded::Straggler;
 use crate::engine::{EngineError, Operation};
 use crate::ids::{ChatId, ContainerName, Generation, SessionId};
 use crate::outcome::{Created, Deletion, SandboxError, StartFailure};
@@ -305,19 +304,21 @@ impl State {
     ) {
         let cancelled = CancellationToken::new();
         self.launching = Some((generation, cancelled.clone()));
-        let world = Arc::clone(&self.world);
-        let straggler_goes_to = myself.clone();
+        let (world, myself) = (Arc::clone(&self.world), myself.clone());
         let work = async move {
-            let (result, straggler) = launch(&world, &request, session, created_at, &cancelled).await;
-            straggler.into_iter().for_each(|straggler| follow(straggler, straggler_goes_to.clone()));
-            result
+            let launch = launch(&world, &request, session, created_at, &cancelled);
+            let (result, straggler) = AssertUnwindSafe(launch).catch_unwind().await.unwrap_or_else(|panic| {
+                let failure = StartFailure::Defect(Defect::from_panic(panic).0);
+                (Err(LaunchFailure { failure, remains: Remains::Perhaps }), None)
+            });
+            tell(&myself, Event::Launched { generation, result });
+            // Told in this order, so that the end of a creation that was given up never comes before its beginning.
+            if let Some(straggler) = straggler {
+                straggler.ended().await;
+                tell(&myself, Event::StragglerEnded);
+            }
         };
-        self.run(myself, "launch", work, move |outcome| Event::Launched {
-            generation,
-            result: outcome.unwrap_or_else(|defect| {
-                Err(LaunchFailure { failure: StartFailure::Defect(defect.0), remains: Remains::Perhaps })
-            }),
-        });
+        self.tasks.spawn(work.instrument(self.span("launch")));
     }
 
     fn cancel_launch(&mut self, generation: Generation) {
@@ -338,7 +339,7 @@ impl State {
         let myself = myself.clone();
         let work = async move {
             let outcome = AssertUnwindSafe(work).catch_unwind().await.map_err(Defect::from_panic);
-            let _ = myself.cast(Message::Event(Box::new(event(outcome))));
+            tell(&myself, event(outcome));
         };
         self.tasks.spawn(work.instrument(self.span(name)));
     }
@@ -349,13 +350,9 @@ impl State {
     }
 }
 
-/// Follows a creation that was given up. Not a task of the actor: what it brings must be removed in any case.
-fn follow(straggler: Straggler, chat: ActorRef<Message>) {
-    let followed = async move {
-        straggler.ended().await;
-        let _ = chat.cast(Message::Event(Box::new(Event::StragglerEnded)));
-    };
-    tokio::spawn(followed.in_current_span());
+/// Tells a chat's actor what came of an effect. One that has ended does not mind.
+fn tell(chat: &ActorRef<Message>, event: Event) {
+    let _ = chat.cast(Message::Event(Box::new(event)));
 }
 
 /// A task of the actor panicked.

@@ -1,9 +1,11 @@
 //! A deadline, a span and a measurement around every call to the engine.
 
 use std::future::Future;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use futures_util::FutureExt;
 use tokio::task::{JoinError, JoinHandle};
 use tracing::Instrument;
 
@@ -92,9 +94,15 @@ impl Bounded {
     pub async fn discard(&self, container: &ContainerId) {
         tracing::info!(container.id = %container, "removing a container that came too late");
         let mut pause = FIRST_DISCARD_PAUSE;
-        // What the engine could create within a limit, it can remove within the same.
-        while let Err(error) = self.remove(container, self.limits.create).await {
-            tracing::warn!(container.id = %container, %error, "a container that came too late is not removed yet");
+        loop {
+            // What the engine could create within a limit, it can remove within the same.
+            let removal = AssertUnwindSafe(self.remove(container, self.limits.create)).catch_unwind().await;
+            let failure = match removal {
+                Ok(Ok(())) => return,
+                Ok(Err(error)) => error.to_string(),
+                Err(_) => "a panic".to_owned(),
+            };
+            tracing::warn!(container.id = %container, %failure, "a container that came too late is not removed yet");
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(LONGEST_DISCARD_PAUSE);
         }
@@ -146,11 +154,12 @@ impl Creation {
 }
 
 impl Straggler {
-    /// Resolves once the call has been answered, and a container that came into being after all is gone.
+    /// Resolves once the call has been answered, and a container that came into being after all is gone. Whoever stops
+    /// waiting for it changes nothing about that.
     pub async fn ended(self) {
         if let Ok(Ok(unclaimed)) = self.0.await {
-            let engine = unclaimed.engine.clone();
-            engine.discard(&unclaimed.claim()).await;
+            unclaimed.engine.discard(&unclaimed.container).await;
+            unclaimed.claim();
         }
     }
 }
