@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ractor::{Actor, ActorId, ActorProcessingErr, ActorRef, RpcReplyPort, SupervisionEvent};
+use tokio::time::Instant;
 
 use crate::chat::World;
 use crate::chat::actor::{self as chat, Call, Chat, Start};
@@ -140,7 +141,7 @@ impl Actor for Root {
         };
         // One that was retired is no longer listed here.
         if let Some((chat, incarnation)) = state.chats.remove(&actor.get_id())
-            && let Some(delay) = state.roster.crashed(chat, incarnation, std::time::Instant::now())
+            && let Some(delay) = state.roster.crashed(chat, incarnation, Instant::now())
         {
             tracing::error!(chat.id = %chat, %why, ?delay, "a chat's actor failed and is started again");
             respawn_after(&myself, delay, chat, incarnation);
@@ -152,7 +153,7 @@ impl Actor for Root {
 impl State {
     async fn route(&mut self, myself: &ActorRef<Message>, chat: ChatId, call: Call) {
         let start = if self.listed { Start::Absent } else { Start::Unknown };
-        match self.roster.route(chat, std::time::Instant::now()) {
+        match self.roster.route(chat, Instant::now()) {
             Route::Down { retry_after } => return call.refuse(SandboxError::Recovering { chat, retry_after }),
             Route::Forward => {}
             Route::Spawn => match (call, start) {
@@ -188,7 +189,7 @@ impl State {
                 self.roster.admit(chat, incarnation, actor);
             }
             Err(error) => {
-                let delay = self.roster.take_down(chat, incarnation, std::time::Instant::now());
+                let delay = self.roster.take_down(chat, incarnation, Instant::now());
                 tracing::error!(chat.id = %chat, %error, ?delay, "a chat's actor did not start and is tried again");
                 respawn_after(myself, delay, chat, incarnation);
             }

@@ -1,7 +1,9 @@
 //! Who serves which chat: routing, retirement and restarts, decided without side effects.
 
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 use crate::ids::ChatId;
 
