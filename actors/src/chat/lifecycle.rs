@@ -1,41 +1,41 @@
 //! The life of a chat's sandbox, as a pure state machine: an event goes in, effects come out, nothing else happens.
 //!
 //! ```text
-//!              found alive                              created, started, ready
-//!  Unknown ────────────────────────────────▶ Running ◀───────────────────────── Creating
-//!   │  │ ▲                                   │  │  │                             ▲  │  │
-//!   │  │ └─ engine silent: look again later  │  │  └── seen dead ──▶ Failed       │  │  │ failed: roll back
-//!   │  │                                     │  │                     │  ▲        │  │  │ deleted: cancel first
-//!   │  └── found ended or ill ───────────────┼──┼─────────────────────┼──┘        │  │  │
-//!   │                                        │  └─ expired, delete    │           │  │  │
-//!   │ found nothing                          │                        │ create,   │  │  │
-//!   │                                        │                        │ delete    │  │  │
-//!   ▼                                        ▼                        ▼           │  │  ▼
-//!  Absent ◀───── removed ────────────────────────────── Deleting ◀────────────────┼──┼── ┘
-//!   │                                                    │  ▲ │                   │  │
-//!   │                                                    │  └─┘ removal failed:   │  │
-//!   └── create ──────────────────────────────────────────┴────── owed, retried ───┘  │
-//!                                    removed, and a successor waits                  │
+//!             found alive                  ready
+//!  Unknown ─────────────────▶ Running ◀──────────────── Creating ◀─┐
+//!   │ │ │                      │ │                       │         │
+//!   │ │ │ found ended or ill   │ │ seen dead             │         │
+//!   │ │ └──────────────────────┼─┴───────▶ Failed        │         │
+//!   │ │                        │             │           │         │
+//!   │ │ found half made        │ expired,    │ create,   │ failed, │
+//!   │ └────────────────────┐   │ delete      │ delete    │ delete  │
+//!   │                      ▼   ▼             ▼           ▼         │
+//!   │                     ┌─────────────────────────────────┐      │
+//!   │                     │            Deleting             ├──────┤ removed, and a create waits
+//!   │ found nothing       └─────────────────────────────────┘      │
+//!   ▼                       │ removed                              │
+//!  Absent ◀─────────────────┘                                      │
+//!   └── create ────────────────────────────────────────────────────┘
 //! ```
 //!
 //! - One container at a time. A launch starts only in `Absent`, or when a removal has ended; a removal starts only when
-//!   no launch is under way: one that is gets cancelled and answers first.
+//!   no launch is under way: one that is gets cancelled and answers first. One that left nothing behind needs none.
 //! - Every effect that takes time is answered by exactly one event of the same generation. An answer of an older
 //!   generation is never applied; a container that it brings is discarded.
 //! - Every waiter is answered exactly once.
 //! - "Unknown" is never "gone": while the engine does not answer, nothing is forgotten, and it is asked again.
 //! - A removal that failed is owed: it is tried again until it succeeds, also when nobody waits for it any more.
 
+mod adoption;
 mod removal;
 
 use std::time::Duration;
 
 use super::admission::{self, Admission, CreateWork, DeleteWork};
-use super::discovery::{Condition, Found, Liveness};
+use super::discovery::Liveness;
 use super::events::{Effect, Event, LaunchFailure, Launched, Remains, Reply, Request, Transition, WaiterId};
 use super::phase::{Creating, Phase, RemovalStep, Running, Unknown};
 use crate::clock::Timestamp;
-use crate::engine::EngineError;
 use crate::ids::{ChatId, ContainerName, Generation, SessionId};
 use crate::outcome::{Created, Deletion, Launch, Outcome, SandboxError, StartFailure};
 use crate::request::CreateRequest;
@@ -193,79 +193,6 @@ impl Lifecycle {
         if let Phase::Deleting(deleting) = &mut self.phase {
             deleting.deleters.push(waiter);
         }
-    }
-
-    fn wait_for_look(&mut self, request: Request) {
-        let Phase::Unknown(unknown) = &mut self.phase else { unreachable!("only the unknown is looked for") };
-        unknown.waiting.push(request);
-        self.look();
-    }
-
-    /// Asks the engine what it holds, unless it is being asked.
-    pub(super) fn look(&mut self) {
-        if let Phase::Unknown(unknown) = &mut self.phase
-            && !std::mem::replace(&mut unknown.looking, true)
-        {
-            self.effects.push(Effect::Look);
-        }
-    }
-
-    fn looked(&mut self, result: Result<Option<Box<Found>>, EngineError>, now: Timestamp) {
-        let Phase::Unknown(unknown) = &mut self.phase else { return };
-        unknown.looking = false;
-        let waiting = std::mem::take(&mut unknown.waiting);
-        match result {
-            Err(error) => {
-                unknown.attempt = unknown.attempt.saturating_add(1);
-                let attempt = unknown.attempt;
-                self.retry_after(attempt);
-                for request in waiting {
-                    self.refuse(request, &SandboxError::Unknown { chat: self.chat, error: error.clone() });
-                }
-            }
-            Ok(None) => {
-                self.phase = Phase::Absent;
-                self.replay(waiting, now);
-            }
-            Ok(Some(found)) => {
-                self.adopt(&found, now);
-                self.replay(waiting, now);
-            }
-        }
-    }
-
-    /// Takes a container that was found for the chat's sandbox.
-    pub fn adopt(&mut self, found: &Found, now: Timestamp) {
-        self.generation = self.generation.next();
-        let sandbox = found.sandbox(now);
-        self.publish(&sandbox, None);
-        let expiry = sandbox.expiry(now);
-        self.phase = match found.condition() {
-            Condition::Alive => Phase::Running(Box::new(Running::new(sandbox, now))),
-            Condition::Ended | Condition::Unhealthy => Phase::Failed(Box::new(sandbox)),
-            Condition::Incomplete => return self.start_removal(sandbox, false),
-        };
-        if let Some(reason) = expiry {
-            self.remove(reason, true);
-        }
-    }
-
-    /// Adopts outside of any event, for a chat that starts with what a listing found.
-    pub fn adopting(mut self, found: &Found, now: Timestamp) -> (Self, Vec<Effect>) {
-        self.adopt(found, now);
-        if let Phase::Running(running) = &mut self.phase {
-            // A listing is a moment old: the first create looks again.
-            running.verified_at = Timestamp::MIN_UTC;
-        }
-        let effects = std::mem::take(&mut self.effects);
-        (self, effects)
-    }
-
-    /// Looks outside of any event, for a chat that starts with nothing known.
-    pub fn looking(mut self) -> (Self, Vec<Effect>) {
-        self.look();
-        let effects = std::mem::take(&mut self.effects);
-        (self, effects)
     }
 
     fn launch(

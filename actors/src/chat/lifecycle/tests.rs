@@ -12,7 +12,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::*;
-use crate::engine::{ContainerState, Exit, Health, Observed};
+use crate::chat::discovery::Found;
+use crate::engine::{ContainerState, EngineError, Exit, Health, Observed};
 use crate::host_path::HostPath;
 use crate::ids::{ContainerId, InstanceName};
 use crate::labels::SessionLabels;
