@@ -42,6 +42,8 @@ pub(super) struct World {
     stragglers: Vec<SessionId>,
     waiting: BTreeMap<WaiterId, Asked>,
     waiters: u64,
+    /// Every answer that carried a generation.
+    past: Vec<(Generation, Event)>,
     /// As last published.
     status: Option<Status>,
 }
@@ -77,6 +79,7 @@ impl World {
             stragglers: Vec::new(),
             waiting: BTreeMap::new(),
             waiters: 0,
+            past: Vec::new(),
             status: None,
         };
         world.receive(effects);
@@ -106,6 +109,7 @@ impl World {
                 // One that is being launched would only make the launch fail, which it does without this, too.
                 self.container.take_if(|_| self.launching.is_none());
             }
+            Step::OldAnswerComes { nth } => self.repeat(nth),
         }
     }
 
@@ -152,8 +156,31 @@ impl World {
     }
 
     fn tell(&mut self, event: Event) {
+        match &event {
+            Event::Launched { generation, .. }
+            | Event::Checked { generation, .. }
+            | Event::TornDown { generation, .. }
+            | Event::RetryDue { generation, .. } => self.past.push((*generation, event.clone())),
+            Event::Request(_) | Event::Looked(_) | Event::StragglerEnded => {}
+        }
         let effects = self.lifecycle.handle(event, self.now);
         self.receive(effects);
+    }
+
+    /// What an earlier generation is told now changes nothing; at most a container that it brings is discarded.
+    fn repeat(&mut self, nth: usize) {
+        let current = self.lifecycle.generation;
+        let Some((_, event)) = self.past.iter().filter(|(generation, _)| *generation < current).nth(nth) else {
+            return;
+        };
+        if let Event::Launched { result: Err(LaunchFailure { remains: Remains::Straggler, .. }), .. } = event {
+            // One more creation that was given up is one more to wait for, whoever it belonged to.
+            return;
+        }
+        let before = format!("{:?}", self.lifecycle);
+        let effects = self.lifecycle.handle(event.clone(), self.now);
+        assert!(effects.iter().all(|effect| matches!(effect, Effect::Discard { .. })), "{event:?} led to {effects:?}");
+        assert_eq!(format!("{:?}", self.lifecycle), before, "{event:?} was applied");
     }
 
     fn receive(&mut self, effects: Vec<Effect>) {
