@@ -37,7 +37,10 @@ struct Inner {
     faults: HashMap<Operation, VecDeque<Fault>>,
     standing_faults: HashMap<Operation, Fault>,
     calls: HashMap<Operation, usize>,
+    under_way: HashMap<Operation, usize>,
+    most_under_way: HashMap<Operation, usize>,
     created: u32,
+    name_clashes: usize,
     most_at_once: usize,
 }
 
@@ -133,9 +136,19 @@ impl FakeEngine {
         self.inner().calls.get(&operation).copied().unwrap_or_default()
     }
 
+    /// The largest number of calls of this kind that there ever were at once.
+    pub fn most_under_way(&self, operation: Operation) -> usize {
+        self.inner().most_under_way.get(&operation).copied().unwrap_or_default()
+    }
+
     /// The largest number of containers with one name that there ever was.
     pub fn most_at_once(&self) -> usize {
         self.inner().most_at_once
+    }
+
+    /// How often a container was refused because its name was taken.
+    pub fn name_clashes(&self) -> usize {
+        self.inner().name_clashes
     }
 
     /// Resolves once so many calls of this kind have begun.
@@ -163,14 +176,13 @@ impl FakeEngine {
         operation: Operation,
         work: impl FnOnce(&mut Inner) -> Result<T, EngineError> + Send,
     ) -> Result<T, EngineError> {
+        let _under_way = UnderWay::begin(self, operation);
         let fault = {
             let mut inner = self.inner();
-            *inner.calls.entry(operation).or_default() += 1;
             let planned = inner.faults.get_mut(&operation).and_then(VecDeque::pop_front);
             planned.or_else(|| inner.standing_faults.get(&operation).cloned())
         };
-        self.activity.send_modify(|count| *count += 1);
-        let result = match fault {
+        match fault {
             None => work(&mut self.inner()),
             Some(Fault::Fail(error)) => Err(error),
             Some(Fault::DoThenFail(error)) => work(&mut self.inner()).and(Err(error)),
@@ -184,9 +196,37 @@ impl FakeEngine {
                 gate.passed().await;
                 work(&mut self.inner())
             }
-        };
-        self.activity.send_modify(|count| *count += 1);
-        result
+        }
+    }
+}
+
+/// A call from its beginning to its end, which may be that the caller drops it.
+struct UnderWay<'a> {
+    engine: &'a FakeEngine,
+    operation: Operation,
+}
+
+impl<'a> UnderWay<'a> {
+    fn begin(engine: &'a FakeEngine, operation: Operation) -> Self {
+        let mut inner = engine.inner();
+        *inner.calls.entry(operation).or_default() += 1;
+        let now = inner.under_way.entry(operation).or_default();
+        *now += 1;
+        let now = *now;
+        let most = inner.most_under_way.entry(operation).or_default();
+        *most = now.max(*most);
+        drop(inner);
+        engine.activity.send_modify(|count| *count += 1);
+        Self { engine, operation }
+    }
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        if let Some(now) = self.engine.inner().under_way.get_mut(&self.operation) {
+            *now -= 1;
+        }
+        self.engine.activity.send_modify(|count| *count += 1);
     }
 }
 
@@ -283,6 +323,7 @@ impl Inner {
             return Err(EngineError::ImageNotFound { image: spec.image.clone() });
         }
         if self.containers.values().any(|other| other.observed.name == spec.name.as_str()) {
+            self.name_clashes += 1;
             return Err(EngineError::NameTaken { name: spec.name.to_string() });
         }
         self.created += 1;
