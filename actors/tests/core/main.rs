@@ -1,0 +1,15 @@
+//! The core as a whole, from its callers' side, on an engine in memory: for the faults, the races and the hours that a
+//! real engine cannot show.
+
+mod adoption;
+mod concurrency;
+mod creating;
+mod deleting;
+mod failing_engine;
+mod hanging_engine;
+mod listing;
+mod readiness;
+mod shutdown;
+mod supervision;
+mod support;
+mod taken_name;

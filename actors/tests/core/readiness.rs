@@ -1,0 +1,174 @@
+//! A sandbox is handed out when it is ready, and not held for one that never will be.
+
+use std::time::Duration;
+
+use sandboxd_actors::engine::{Exit, Health, Operation};
+use sandboxd_actors::outcome::StartFailure;
+use sandboxd_actors::profile::ReadinessCheck;
+use tokio::time::Instant;
+
+use crate::support::{Behaviour, Service, in_time, ready_when, request, start_failure};
+
+const LIMIT: Duration = Duration::from_secs(30);
+
+fn http() -> ReadinessCheck {
+    ReadinessCheck::Http { port: 80, path: "/ready".into() }
+}
+
+#[tokio::test]
+async fn nothing_is_asked_of_a_sandbox_that_needs_no_check() {
+    let service = Service::start().await;
+    service.probe.behave(Behaviour::Refuse);
+    service.created(&request()).await;
+    assert!(service.probe.tries().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sandbox_is_asked_at_its_own_address_until_it_is_ready() {
+    for (check, expected) in
+        [(http(), "http 10.0.0.1:80 /ready"), (ReadinessCheck::Tcp { port: 80 }, "tcp 10.0.0.1:80")]
+    {
+        let service = Service::start().await;
+        service.probe.behave(Behaviour::Refuse);
+        let create = service.creating(&ready_when(check, LIMIT));
+        service.probe.tried(3).await;
+        assert!(!create.is_finished());
+        service.probe.behave(Behaviour::Ready);
+        create.await.unwrap().unwrap();
+        assert!(service.probe.tries().iter().all(|tried| tried == expected), "{:?}", service.probe.tries());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sandbox_that_never_gets_ready_fails_within_the_limit_with_its_last_words() {
+    let service = Service::start().await;
+    service.probe.behave(Behaviour::Refuse);
+    let asked = Instant::now();
+    let failure = service.start_failure(&ready_when(http(), LIMIT)).await;
+    assert!(asked.elapsed() <= LIMIT, "{:?}", asked.elapsed());
+    match failure {
+        StartFailure::NotReady { limit, last, .. } => assert_eq!((limit, last.as_str()), (LIMIT, "connection refused")),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(service.engine.containers(), []);
+    service.until_all_retired().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_try_that_never_ends_is_cut_off_at_the_limit() {
+    let service = Service::start().await;
+    service.probe.behave(Behaviour::Hang);
+    let asked = Instant::now();
+    let failure = service.start_failure(&ready_when(http(), LIMIT)).await;
+    assert!(matches!(failure, StartFailure::NotReady { .. }), "{failure}");
+    assert_eq!(asked.elapsed(), LIMIT);
+    assert_eq!(service.engine.containers(), []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sandbox_that_dies_while_it_is_asked_fails_at_once_with_its_cause() {
+    for behaviour in [Behaviour::Refuse, Behaviour::Hang] {
+        let service = Service::start().await;
+        service.probe.behave(behaviour);
+        let create = service.creating(&ready_when(http(), LIMIT));
+        service.probe.tried(1).await;
+        let died = Instant::now();
+        let crash = Exit { code: 3, oom_killed: false };
+        service.engine.end(&service.container().id, crash, &["starting", "no configuration"]);
+        let StartFailure::Died(death) = start_failure(create.await.unwrap()) else { panic!("{behaviour:?}") };
+        assert!(died.elapsed() <= Duration::from_secs(1), "{behaviour:?}: {:?}", died.elapsed());
+        assert_eq!(death.exit, Some(crash));
+        assert_eq!(death.log_tail, ["starting", "no configuration"]);
+        assert_eq!(death.to_string(), "exit code 3, last output: no configuration");
+        assert_eq!(service.engine.containers(), []);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sandbox_that_runs_out_of_memory_while_it_is_asked_says_so_with_its_limit() {
+    let service = Service::start().await;
+    service.probe.behave(Behaviour::Refuse);
+    let create = service.creating(&ready_when(http(), LIMIT));
+    service.probe.tried(1).await;
+    service.engine.end(&service.container().id, Exit { code: 137, oom_killed: true }, &[]);
+    let failure = start_failure(create.await.unwrap());
+    assert_eq!(failure.to_string(), "it ended while starting: out of memory at its limit of 1073741824 bytes");
+}
+
+#[tokio::test]
+async fn a_sandbox_that_ends_right_away_fails_with_its_cause() {
+    let service = Service::start().await;
+    let gate = service.engine.hold_next(Operation::Inspect);
+    let create = service.creating(&request());
+    service.reached(Operation::Inspect).await;
+    service.engine.end(&service.container().id, Exit { code: 127, oom_killed: false }, &["not found"]);
+    gate.open();
+    let failure = start_failure(create.await.unwrap());
+    assert_eq!(failure.to_string(), "it ended while starting: exit code 127, last output: not found");
+    assert_eq!(service.engine.containers(), []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sandbox_that_vanishes_while_it_is_asked_fails_at_once() {
+    let service = Service::start().await;
+    service.probe.behave(Behaviour::Hang);
+    let create = service.creating(&ready_when(http(), LIMIT));
+    service.probe.tried(1).await;
+    let vanished = Instant::now();
+    service.engine.vanish(&service.container().id);
+    let failure = start_failure(create.await.unwrap());
+    assert!(matches!(failure, StartFailure::Engine(_)), "{failure}");
+    assert!(vanished.elapsed() <= Duration::from_secs(1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sandbox_with_a_health_check_is_ready_when_it_is_healthy() {
+    let service = Service::start().await;
+    let gate = service.engine.hold_next(Operation::Inspect);
+    let create = service.creating(&ready_when(ReadinessCheck::Health, LIMIT));
+    service.reached(Operation::Inspect).await;
+    let container = service.container().id;
+    service.engine.set_health(&container, Health::Starting);
+    gate.open();
+    in_time(service.engine.reached(Operation::Inspect, 5)).await;
+    assert!(!create.is_finished());
+    service.engine.set_health(&container, Health::Healthy);
+    create.await.unwrap().unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sandbox_that_stays_unhealthy_fails_within_the_limit() {
+    let service = Service::start().await;
+    let gate = service.engine.hold_next(Operation::Inspect);
+    let asked = Instant::now();
+    let create = service.creating(&ready_when(ReadinessCheck::Health, LIMIT));
+    service.reached(Operation::Inspect).await;
+    service.engine.set_health(&service.container().id, Health::Unhealthy);
+    gate.open();
+    let failure = start_failure(create.await.unwrap());
+    assert_eq!(failure.to_string(), format!("it was not ready within {LIMIT:?}: its health check fails"));
+    assert!(asked.elapsed() <= LIMIT);
+}
+
+#[tokio::test]
+async fn an_image_without_a_health_check_cannot_be_waited_for() {
+    let service = Service::start().await;
+    let failure = service.start_failure(&ready_when(ReadinessCheck::Health, LIMIT)).await;
+    assert_eq!(failure, StartFailure::NoHealthCheck);
+    assert_eq!(service.engine.containers(), []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_engine_that_hangs_during_the_check_does_not_stretch_the_limit() {
+    use sandboxd_actors::engine::fake::Fault;
+    let service = Service::start().await;
+    service.probe.behave(Behaviour::Refuse);
+    let limit = Duration::from_secs(5);
+    let create = service.creating(&ready_when(http(), limit));
+    service.probe.tried(1).await;
+    let hangs = Instant::now();
+    service.engine.fail_always(Operation::Inspect, Fault::Hang);
+    let failure = start_failure(create.await.unwrap());
+    assert!(matches!(failure, StartFailure::NotReady { .. }), "{failure}");
+    assert!(hangs.elapsed() <= limit + Duration::from_secs(1), "{:?}", hangs.elapsed());
+}

@@ -1,0 +1,240 @@
+//! A running core with everything around it in the test's hands.
+
+mod clock;
+mod directories;
+mod probe;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sandboxd_actors::chat::{TeardownLimits, World};
+use sandboxd_actors::clock::{Clock, Timestamp};
+use sandboxd_actors::container::{ContainerSpec, MountPoints, compose};
+use sandboxd_actors::engine::bounded::{Bounded, EngineLimits};
+use sandboxd_actors::engine::fake::FakeEngine;
+use sandboxd_actors::engine::{ContainerState, Observed, Operation};
+use sandboxd_actors::environment::Environment;
+use sandboxd_actors::host_path::HostPath;
+use sandboxd_actors::ids::{ChatId, ContainerId, InstanceName, SessionId};
+use sandboxd_actors::outcome::{Created, SandboxError, StartFailure};
+use sandboxd_actors::profile::{Limits, Network, Profile, Readiness, ReadinessCheck};
+use sandboxd_actors::request::CreateRequest;
+use sandboxd_actors::sandbox::Sandbox;
+use sandboxd_actors::sandboxes::Sandboxes;
+use tokio::sync::Semaphore;
+
+pub(crate) use clock::TestClock;
+pub(crate) use directories::TestDirectories;
+pub(crate) use probe::{Behaviour, TestProbe};
+
+/// A sandbox seen so recently is handed out without another look.
+pub(crate) const TRUST: Duration = Duration::from_secs(2);
+/// What every call to the engine is given, whatever it is for.
+pub(crate) const ENGINE_LIMIT: Duration = Duration::from_secs(20);
+pub(crate) const TEARDOWN: TeardownLimits =
+    TeardownLimits { graceful: Duration::from_secs(3), remove: Duration::from_secs(5), total: Duration::from_secs(10) };
+
+/// One run of the core. Its engine, and whatever is on it, outlives it.
+pub(crate) struct Service {
+    pub(crate) sandboxes: Sandboxes,
+    pub(crate) engine: FakeEngine,
+    pub(crate) clock: TestClock,
+    pub(crate) probe: TestProbe,
+    pub(crate) directories: TestDirectories,
+}
+
+impl Service {
+    /// Has listed its engine, as a service has before it takes requests.
+    pub(crate) async fn start() -> Self {
+        let service = Self::unlisted(FakeEngine::new()).await;
+        service.sandboxes.adopt().await.expect("an engine without faults can be listed");
+        service
+    }
+
+    /// Has not been able to list its engine yet.
+    pub(crate) async fn unlisted(engine: FakeEngine) -> Self {
+        Self::with_slots(engine, 64).await
+    }
+
+    pub(crate) async fn with_slots(engine: FakeEngine, slots: usize) -> Self {
+        let (clock, probe, directories) = (TestClock::default(), TestProbe::default(), TestDirectories::default());
+        let limits = EngineLimits {
+            identify: ENGINE_LIMIT,
+            network: ENGINE_LIMIT,
+            image: ENGINE_LIMIT,
+            create: ENGINE_LIMIT,
+            start: ENGINE_LIMIT,
+            inspect: ENGINE_LIMIT,
+            list: ENGINE_LIMIT,
+            logs: ENGINE_LIMIT,
+        };
+        let world = World {
+            instance: instance(),
+            engine: Bounded::new(Arc::new(engine.clone()), limits),
+            engine_slots: Arc::new(Semaphore::new(slots)),
+            probe: Arc::new(probe.clone()),
+            directories: Arc::new(directories.clone()),
+            clock: Arc::new(clock.clone()),
+            mounts: mount_points(),
+            teardown: TEARDOWN,
+            trust: TRUST,
+        };
+        let (sandboxes, _) = Sandboxes::start(world).await.expect("root starts");
+        Self { sandboxes, engine, clock, probe, directories }
+    }
+
+    /// Creates a sandbox where that is expected to succeed.
+    pub(crate) async fn created(&self, request: &CreateRequest) -> Created {
+        self.sandboxes.create(request.clone()).await.expect("the create succeeds")
+    }
+
+    /// Creates a sandbox where that is expected to fail.
+    pub(crate) async fn start_failure(&self, request: &CreateRequest) -> StartFailure {
+        start_failure(self.sandboxes.create(request.clone()).await)
+    }
+
+    /// A create that goes on while the test does other things.
+    pub(crate) fn creating(&self, request: &CreateRequest) -> tokio::task::JoinHandle<Result<Created, SandboxError>> {
+        let (sandboxes, request) = (self.sandboxes.clone(), request.clone());
+        tokio::spawn(async move { sandboxes.create(request).await })
+    }
+
+    pub(crate) async fn sandbox(&self, chat: ChatId) -> Option<Sandbox> {
+        self.sandboxes.get(chat).await.expect("the chat can be asked")
+    }
+
+    /// The one container there is.
+    pub(crate) fn container(&self) -> Observed {
+        let mut containers = self.engine.containers();
+        assert_eq!(containers.len(), 1, "{containers:?}");
+        containers.remove(0)
+    }
+
+    /// Resolves once no chat is served any more.
+    pub(crate) async fn until_all_retired(&self) {
+        self.until_served(0).await;
+    }
+
+    pub(crate) async fn until_served(&self, chats: usize) {
+        let served = async {
+            while self.sandboxes.count().await != chats {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        in_time(served).await;
+    }
+
+    /// Resolves once the engine holds nothing.
+    pub(crate) async fn until_empty(&self) {
+        in_time(self.engine.until(|engine| engine.containers().is_empty())).await;
+    }
+
+    pub(crate) async fn reached(&self, operation: Operation) {
+        in_time(self.engine.reached(operation, 1)).await;
+    }
+}
+
+/// Keeps a test whose condition never comes true from waiting for ever.
+pub(crate) async fn in_time<T>(condition: impl Future<Output = T>) -> T {
+    tokio::time::timeout(Duration::from_secs(120), condition).await.expect("the condition comes true")
+}
+
+pub(crate) fn start_failure(answer: Result<Created, SandboxError>) -> StartFailure {
+    match answer {
+        Err(SandboxError::StartFailed { failure, .. }) => failure,
+        other => panic!("expected a failed start, got {other:?}"),
+    }
+}
+
+/// A request for a chat of its own.
+pub(crate) fn request() -> CreateRequest {
+    request_for(ChatId::new(uuid::Uuid::new_v4()))
+}
+
+pub(crate) fn request_for(chat: ChatId) -> CreateRequest {
+    CreateRequest {
+        chat,
+        agent: "agent".parse().unwrap(),
+        volume: path("/data/volume"),
+        profile: Arc::new(Profile {
+            name: "default".parse().unwrap(),
+            image: "image".into(),
+            command: vec![],
+            port: 8080,
+            network: Network::Named("sandboxd".into()),
+            environment: Environment::default(),
+            limits: Limits { memory_bytes: 1 << 30, cpus: 1.0, pids: 256, disk_bytes: None },
+            user: None,
+            read_only_root: false,
+            mounts: vec![],
+            tmpfs: Default::default(),
+            runtime: None,
+            capabilities: vec![],
+            readiness: Readiness { check: ReadinessCheck::None, timeout: Duration::from_secs(30) },
+            ttl: Duration::from_secs(300),
+            idle_timeout: Duration::from_secs(7200),
+        }),
+        profile_named: false,
+        environment: Environment::default(),
+        ttl: None,
+        idle_timeout: None,
+    }
+}
+
+/// A request whose sandbox is ready when the check says so, within the limit.
+pub(crate) fn ready_when(check: ReadinessCheck, timeout: Duration) -> CreateRequest {
+    let mut request = request();
+    Arc::make_mut(&mut request.profile).readiness = Readiness { check, timeout };
+    request
+}
+
+/// Puts a container on the engine as an earlier run of the service would have left it.
+pub(crate) fn leave(
+    engine: &FakeEngine,
+    request: &CreateRequest,
+    state: ContainerState,
+    created_at: Timestamp,
+) -> SessionId {
+    let session = SessionId::random();
+    let spec = compose(&instance(), &mount_points(), request, path("/srv/chat"), session, created_at);
+    engine.place(observed(&spec, state), spec);
+    session
+}
+
+pub(crate) fn observed(spec: &ContainerSpec, state: ContainerState) -> Observed {
+    Observed {
+        id: ContainerId::new(uuid::Uuid::new_v4().to_string()),
+        name: spec.name.to_string(),
+        image: spec.image.clone(),
+        labels: spec.labels.clone(),
+        state,
+        started_at: None,
+        address: Some([10, 0, 0, 1].into()),
+        health: None,
+    }
+}
+
+/// The container that a request asks for, to be changed and placed by the test.
+pub(crate) fn spec(request: &CreateRequest, now: &TestClock) -> ContainerSpec {
+    compose(&instance(), &mount_points(), request, path("/srv/chat"), SessionId::random(), now.now())
+}
+
+pub(crate) fn instance() -> InstanceName {
+    "default".parse().unwrap()
+}
+
+fn mount_points() -> MountPoints {
+    MountPoints {
+        chat: "/chat".into(),
+        volume: "/volume".into(),
+        dependencies: "/dependencies".into(),
+        lambda_tools: "/lambda-tools".into(),
+        dependencies_source: path("/srv/dependencies"),
+        lambda_tools_source: path("/srv/lambda-tools"),
+    }
+}
+
+pub(crate) fn path(text: &str) -> HostPath {
+    HostPath::from_canonical(Path::new(text)).unwrap()
+}

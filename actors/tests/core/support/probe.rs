@@ -1,0 +1,69 @@
+//! A probe that answers as it is told, and counts how often it was asked.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use sandboxd_actors::probe::{NotReady, Probe};
+use tokio::sync::watch;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Behaviour {
+    Ready,
+    Refuse,
+    /// Does not answer while it behaves so.
+    Hang,
+}
+
+/// What was asked, as a word: `http 10.0.0.1:80 /ready`.
+#[derive(Clone)]
+pub(crate) struct TestProbe {
+    behaviour: Arc<watch::Sender<Behaviour>>,
+    tries: Arc<watch::Sender<Vec<String>>>,
+}
+
+impl Default for TestProbe {
+    fn default() -> Self {
+        Self {
+            behaviour: Arc::new(watch::Sender::new(Behaviour::Ready)),
+            tries: Arc::new(watch::Sender::new(Vec::new())),
+        }
+    }
+}
+
+impl TestProbe {
+    pub(crate) fn behave(&self, behaviour: Behaviour) {
+        self.behaviour.send_replace(behaviour);
+    }
+
+    pub(crate) fn tries(&self) -> Vec<String> {
+        self.tries.borrow().clone()
+    }
+
+    /// Resolves once so many tries were made.
+    pub(crate) async fn tried(&self, times: usize) {
+        let mut tries = self.tries.subscribe();
+        super::in_time(tries.wait_for(|tries| tries.len() >= times)).await.expect("the probe is there");
+    }
+
+    async fn answer(&self, tried: String) -> Result<(), NotReady> {
+        self.tries.send_modify(|tries| tries.push(tried));
+        let mut behaviour = self.behaviour.subscribe();
+        let answers = behaviour.wait_for(|behaviour| *behaviour != Behaviour::Hang).await.map(|answers| *answers);
+        match answers {
+            Ok(Behaviour::Ready) => Ok(()),
+            _ => Err(NotReady("connection refused".into())),
+        }
+    }
+}
+
+#[async_trait]
+impl Probe for TestProbe {
+    async fn http(&self, address: SocketAddr, path: &str) -> Result<(), NotReady> {
+        self.answer(format!("http {address} {path}")).await
+    }
+
+    async fn tcp(&self, address: SocketAddr) -> Result<(), NotReady> {
+        self.answer(format!("tcp {address}")).await
+    }
+}
