@@ -41,7 +41,7 @@ pub async fn tear_down(
             None => return Ok(()),
         },
     };
-    if graceful {
+    if graceful && !limits.graceful.is_zero() {
         let stop = world.engine.stop(&container, limits.process_grace(), limits.graceful);
         if let Err(error) = clamped(&mut left, limits.graceful, stop).await.flatten() {
             // Removal is tried whatever the graceful end did.
