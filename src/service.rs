@@ -83,8 +83,8 @@ impl Service {
     ) -> Result<Self, ServiceError> {
         let instance: InstanceName = config.instance.name.parse()?;
         let profiles = Arc::new(profiles::profiles(&config.profiles, &config.engine.network)?);
-        let access = access(config)?;
         let socket = socket_options(config)?;
+        let access = access(config)?;
         make_state_directory(&config.state.dir)?;
         let world = world(config, &instance, engine)?;
         let volumes = volume_policy(config, engine_sockets)?;
@@ -222,7 +222,14 @@ fn access(config: &Config) -> Result<Access, ServiceError> {
         read_only_groups: names(&config.socket.read_only_groups),
     };
     allowed.groups.extend(config.socket.group.iter().map(ToString::to_string));
-    Access::new(&allowed, Accounts::of_host()).map_err(setting("socket"))
+    Access::new(&allowed, Accounts::of_host()).map_err(|unknown| {
+        let key = match &unknown {
+            UnknownAccount::User(_) => "socket.allow_users",
+            UnknownAccount::Group(name) if names(&config.socket.allow_groups).contains(name) => "socket.allow_groups",
+            UnknownAccount::Group(_) => "socket.read_only_groups",
+        };
+        setting(key)(unknown)
+    })
 }
 
 fn limits(config: &Config) -> Limits {
