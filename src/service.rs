@@ -1,7 +1,7 @@
 //! The one place where everything is put together: ports to their adapters, the core, the socket.
 //!
 //! ```text
-//! start: directories ─▶ core ─▶ engine: network, adoption ─▶ socket ─▶ serving
+//! start: directories ─▶ socket, unanswered ─▶ core ─▶ engine: network, adoption ─▶ serving
 //! stop:  no new requests ─▶ answers under way ─▶ chats settle ─▶ gone; sandboxes stay
 //! ```
 //!
@@ -90,6 +90,9 @@ impl Service {
         let volumes = volume_policy(config, engine_sockets)?;
         let engine = world.engine.clone();
 
+        // Before the engine is touched: a second service that was started by mistake must not take what the first one
+        // is creating for something half made. Whoever connects meanwhile waits.
+        let listener = Listener::bind(&socket).await?;
         let (sandboxes, root_ended) = Sandboxes::start(world).await?;
         let background = CancellationToken::new();
         let groundwork = Groundwork {
@@ -102,7 +105,6 @@ impl Service {
             tokio::spawn(background.clone().run_until_cancelled_owned(groundwork.lay_when_it_answers()));
         }
 
-        let listener = Listener::bind(&socket).await?;
         let handler =
             Handler { instance, sandboxes: sandboxes.clone(), engine, volumes, profiles, started: Instant::now() };
         let server = Server::new(handler, limits(config), access);
