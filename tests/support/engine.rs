@@ -132,15 +132,19 @@ impl TestInstance {
 }
 
 impl Drop for TestInstance {
-    /// On a thread of its own, for the test's runtime cannot be waited for from here.
     fn drop(&mut self) {
         let (engine, name) = (Arc::clone(&self.engine), self.name.clone());
-        let clean_up = std::thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-            runtime.block_on(Self::clean_up(engine, name));
-        });
-        let _ = clean_up.join();
+        blocking(Self::clean_up(engine, name));
     }
+}
+
+/// Runs to its end on a thread of its own: the test's runtime cannot be waited for from a destructor.
+pub(crate) fn blocking(work: impl Future<Output = ()> + Send + 'static) {
+    let thread = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        runtime.block_on(work);
+    });
+    let _ = thread.join();
 }
 
 /// Asks until there is an answer, for at most 30 seconds.
@@ -156,7 +160,8 @@ pub(crate) async fn eventually<T, F: Future<Output = Option<T>>>(what: &str, mut
     tokio::time::timeout(Duration::from_secs(30), asking).await.unwrap_or_else(|_| panic!("it did not happen: {what}"))
 }
 
-async fn raw(engine: &dyn Engine) -> Result<bollard::Docker, EngineError> {
+/// The engine itself, for what the port does not show.
+pub(crate) async fn raw(engine: &dyn Engine) -> Result<bollard::Docker, EngineError> {
     let host = engine.identify().await?.host;
     Ok(bollard::Docker::connect_with_host(&host).expect("it was found there"))
 }

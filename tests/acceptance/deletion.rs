@@ -1,0 +1,93 @@
+//! The way out: gracefully or by force, once, and nothing is left.
+
+use serde_json::{Value, json};
+
+use crate::containers::id_of;
+use crate::daemon::Daemon;
+use crate::engine::eventually;
+use crate::gate::GATED;
+
+#[tokio::test]
+async fn delete_removes_and_says_so_once() {
+    let service = Daemon::start("profiles.default.network = 'none'").await;
+    let chat = service.new_chat();
+    let never = service.delete(&chat).await.expect("answered");
+    assert_eq!(
+        never,
+        json!({ "chat_id": chat.chat_id(), "result": "not_found", "session_id": null, "container_id": null })
+    );
+    let created = service.created(&chat).await;
+    let deleted = service.delete(&chat).await.expect("deleted");
+    let (session, container) = (&created["session_id"], &created["container_id"]);
+    let expected =
+        json!({ "chat_id": chat.chat_id(), "result": "deleted", "session_id": session, "container_id": container });
+    assert_eq!(deleted, expected);
+    assert_eq!(service.containers().await.count().await, 0);
+    assert_eq!(service.delete(&chat).await.expect("answered"), never);
+    assert_eq!(service.list().await, Vec::<Value>::new());
+    assert!(service.path("chats").join(chat.chat_id()).is_dir(), "what the chat has written stays");
+}
+
+#[tokio::test]
+async fn a_container_that_is_already_gone_counts_as_deleted() {
+    let service = Daemon::start("profiles.default.network = 'none'").await;
+    let chat = service.new_chat();
+    let created = service.created(&chat).await;
+    service.containers().await.remove(id_of(&created)).await;
+    let deleted = service.delete(&chat).await.expect("deleted");
+    assert_eq!(deleted["result"], "deleted");
+    assert_eq!(deleted["session_id"], created["session_id"]);
+    assert_eq!(service.delete(&chat).await.expect("answered")["result"], "not_found");
+}
+
+#[tokio::test]
+async fn delete_during_create_cancels_it_and_leaves_no_container() {
+    let service = Daemon::start(GATED).await;
+    let containers = service.containers().await;
+    let chat = service.new_chat();
+    let creating = service.creating(&chat).await;
+    let container = containers.only().await;
+    assert_eq!(service.get(&chat).await.expect("answered meanwhile")["status"], "creating");
+    let deleted = service.delete(&chat).await.expect("deleted");
+    assert_eq!((&deleted["result"], &deleted["container_id"]), (&json!("deleted"), &json!(container)));
+    let failure = creating.await.expect("no panic").expect_err("cancelled");
+    assert_eq!(failure.data.kind, "sandbox_start_failed");
+    assert_eq!(failure.data.details["cause"], "deleted");
+    assert_eq!(containers.count().await, 0);
+}
+
+#[tokio::test]
+async fn a_sandbox_that_ignores_its_end_or_gets_no_time_for_it_is_removed_by_force() {
+    for graceful in ["300ms", "0s"] {
+        let service = Daemon::start(&format!(
+            "teardown = {{ graceful = '{graceful}', remove = '20s', total = '30s' }}
+             [profiles.default]
+             network = 'none'
+             command = ['sh', '-c', 'trap : TERM; while :; do sleep 0.1; done']"
+        ))
+        .await;
+        let chat = service.new_chat();
+        service.created(&chat).await;
+        assert_eq!(service.delete(&chat).await.expect("deleted")["result"], "deleted");
+        assert_eq!(service.containers().await.count().await, 0);
+        let asked_to_end = service.log().contains("was not stopped gracefully");
+        assert_eq!(asked_to_end, graceful != "0s", "{graceful}");
+    }
+}
+
+#[tokio::test]
+async fn a_sandbox_has_time_to_end_by_itself() {
+    let service = Daemon::start(
+        "teardown = { graceful = '20s', total = '60s' }
+         [profiles.default]
+         network = 'none'
+         command = ['sh', '-c', 'trap \"echo bye > /chat/last-words; exit\" TERM; echo > /chat/up; while :; do sleep 0.05; done']",
+    )
+    .await;
+    let chat = service.new_chat();
+    service.created(&chat).await;
+    let directory = service.path("chats").join(chat.chat_id());
+    eventually("it is up", || async { directory.join("up").exists().then_some(()) }).await;
+    service.delete(&chat).await.expect("deleted");
+    assert_eq!(std::fs::read_to_string(directory.join("last-words")).expect("written"), "bye\n");
+}

@@ -1,0 +1,172 @@
+//! An engine that is not there, says nothing, or breaks off: errors in time, and nothing forgotten.
+
+use std::time::{Duration, Instant};
+
+use sandboxd::client::Failure;
+use serde_json::json;
+
+use crate::containers::id_of;
+use crate::daemon::Daemon;
+use crate::engine::eventually;
+use crate::installation::Installation;
+use crate::interposed_engine::{InterposedEngine, interposed};
+
+/// An engine is given up on soon, where it need not do much. Somewhat later, on a busy machine, is still in time.
+const IMPATIENT: &str = "
+    profiles.default.network = 'none'
+    teardown = { graceful = 0, remove = '2s', total = '2s' }
+    [engine.timeouts]
+    connect = '2s'
+    create = '2s'
+    inspect = '2s'
+    list = '2s'
+    network = '2s'
+    image = '2s'
+    logs = '2s'
+";
+const IN_TIME: Duration = Duration::from_secs(25);
+
+async fn impatient() -> (Daemon, InterposedEngine) {
+    let (installation, engine) = interposed(IMPATIENT).await;
+    (installation.start().await, engine)
+}
+
+fn assert_unavailable(failure: &Failure) {
+    assert_eq!((failure.data.kind.as_str(), failure.data.retryable), ("engine_unavailable", true), "{failure:?}");
+}
+
+#[tokio::test]
+async fn without_an_engine_the_service_serves_and_says_so() {
+    let mut installation = Installation::new(IMPATIENT);
+    let nowhere = installation.path("no-engine.sock");
+    installation.configure(&format!("engine.host = 'unix://{}'", nowhere.display()));
+    let service = installation.start().await;
+    let asked = Instant::now();
+    let health = service.call("system.health", json!({})).await.expect("answered");
+    assert_eq!((&health["status"], &health["engine"]["reachable"]), (&json!("degraded"), &json!(false)));
+    assert!(health["engine"]["error"].as_str().expect("a text").contains("no-engine.sock"), "{health}");
+
+    let chat = service.new_chat();
+    let failure = service.refused(&chat).await;
+    assert_unavailable(&failure);
+    assert!(failure.message.contains("no-engine.sock"), "{failure:?}");
+    assert_unavailable(&service.get(&chat).await.expect_err("not known"));
+    assert_unavailable(&service.delete(&chat).await.expect_err("not known"));
+    assert_unavailable(&service.call("sandbox.list", json!({})).await.expect_err("not known"));
+    assert_eq!(service.call("system.info", json!({})).await.expect("answered")["engine"], json!(null));
+    assert!(asked.elapsed() < IN_TIME, "{:?}", asked.elapsed());
+}
+
+#[tokio::test]
+async fn an_engine_named_by_docker_host_is_found() {
+    let installation = Installation::new(IMPATIENT);
+    let engine = InterposedEngine::at(&installation.path("engine.sock")).await;
+    let host = format!("unix://{}", installation.path("engine.sock").display());
+    let service = installation.with_variable("DOCKER_HOST", &host).start().await;
+    let health = service.call("system.health", json!({})).await.expect("answered");
+    assert_eq!((&health["status"], &health["engine"]["host"]), (&json!("ok"), &json!(host)));
+    assert!(!engine.take_requests().is_empty());
+}
+
+#[tokio::test]
+async fn an_engine_that_comes_late_is_used_and_its_sandboxes_are_adopted() {
+    let (installation, engine) = interposed(IMPATIENT).await;
+    let service = installation.start().await;
+    let chat = service.new_chat();
+    let before = service.created(&chat).await;
+    let installation = service.stop().await;
+
+    engine.fall_silent("");
+    let service = installation.start().await;
+    assert_unavailable(&service.refused(&chat).await);
+    engine.recover();
+    let listed = eventually("the engine is found", || async {
+        service.call("sandbox.list", json!({})).await.ok().filter(|page| !page["sandboxes"][0].is_null())
+    })
+    .await;
+    assert_eq!(listed["sandboxes"][0]["session_id"], before["session_id"]);
+    let after = service.created(&chat).await;
+    assert_eq!((&after["outcome"], &after["session_id"]), (&json!("reused"), &before["session_id"]));
+    assert_eq!(service.containers().await.count().await, 1);
+}
+
+#[tokio::test]
+async fn a_silent_engine_is_unavailable_in_time_and_nothing_is_forgotten() {
+    let (service, engine) = impatient().await;
+    let (known, new) = (service.new_chat(), service.new_chat());
+    let before = service.created(&known).await;
+
+    engine.fall_silent("");
+    let asked = Instant::now();
+    assert_unavailable(&service.refused(&new).await);
+    let health = service.call("system.health", json!({})).await.expect("answered");
+    assert_eq!(health["status"], "degraded");
+    // Unknown is not gone.
+    assert_eq!(service.get(&known).await.expect("known")["status"], "running");
+    assert_eq!(service.created(&known).await["session_id"], before["session_id"]);
+    assert!(asked.elapsed() < IN_TIME, "{:?}", asked.elapsed());
+
+    engine.recover();
+    let containers = service.containers().await;
+    assert!(containers.is_running(id_of(&before)).await);
+    let created = eventually("it works again", || async { service.create(&new).await.ok() }).await;
+    // What the engine was asked for before, and does only now, is taken back.
+    eventually("one for each chat", || async { (containers.count().await == 2).then_some(()) }).await;
+    assert!(containers.is_running(id_of(&created)).await);
+}
+
+#[tokio::test]
+async fn a_creation_that_is_answered_too_late_is_taken_back() {
+    let (service, engine) = impatient().await;
+    let chat = service.new_chat();
+    engine.fall_silent("/containers/create");
+    assert_unavailable(&service.refused(&chat).await);
+    let containers = service.containers().await;
+    assert_eq!(containers.count().await, 0);
+    let mut births = Box::pin(containers.births_and_deaths());
+    engine.recover();
+    // The engine now creates what it was asked for, and then nobody is left who wants it.
+    let life = tokio::time::timeout(Duration::from_secs(30), async {
+        let mut actions = Vec::new();
+        while actions.len() < 2 {
+            actions.extend(futures_util::StreamExt::next(&mut births).await.and_then(|event| event.action));
+        }
+        actions
+    });
+    assert_eq!(life.await.expect("taken back"), ["create", "destroy"]);
+    assert_eq!(service.created(&chat).await["outcome"], "created");
+}
+
+#[tokio::test]
+async fn a_start_that_breaks_off_leaves_no_container() {
+    let (service, engine) = impatient().await;
+    let chat = service.new_chat();
+    engine.break_off("/start");
+    assert_unavailable(&service.refused(&chat).await);
+    assert_eq!(service.containers().await.count().await, 0);
+    engine.recover();
+    assert_eq!(service.created(&chat).await["outcome"], "created");
+}
+
+#[tokio::test]
+async fn a_removal_that_fails_is_remembered_and_tried_again_without_being_asked() {
+    let (service, engine) = impatient().await;
+    let chat = service.new_chat();
+    let created = service.created(&chat).await;
+    let containers = service.containers().await;
+    engine.break_off("DELETE");
+    let failure = service.delete(&chat).await.expect_err("not removed");
+    assert_unavailable(&failure);
+    assert_eq!(failure.data.details["owed"], true);
+    let owed = service.get(&chat).await.expect("not forgotten");
+    assert_eq!((&owed["status"], &owed["session_id"]), (&json!("deleting"), &created["session_id"]));
+    assert_eq!(containers.count().await, 1);
+    // A create does not start a second container beside it.
+    assert_unavailable(&service.refused(&chat).await);
+    assert_eq!(containers.count().await, 1);
+
+    engine.recover();
+    containers.none_is_left().await;
+    eventually("it is forgotten", || async { service.get(&chat).await.err() }).await;
+    assert_eq!(service.created(&chat).await["outcome"], "created");
+}

@@ -1,0 +1,30 @@
+//! The whole service from outside, on a real engine: the program itself, its socket, its containers.
+
+#[path = "../support/containers.rs"]
+mod containers;
+#[path = "../support/create_params.rs"]
+mod create_params;
+#[path = "../support/daemon.rs"]
+mod daemon;
+#[path = "../support/engine.rs"]
+#[allow(dead_code, reason = "the tests of the engine need the rest")]
+mod engine;
+#[path = "../support/gate.rs"]
+mod gate;
+#[path = "../support/installation.rs"]
+mod installation;
+#[path = "../support/interposed_engine.rs"]
+mod interposed_engine;
+#[path = "../support/network.rs"]
+mod network;
+
+mod commands;
+mod container;
+mod deletion;
+mod engine_trouble;
+mod lifecycle;
+mod load;
+mod observability;
+mod readiness;
+mod restart;
+mod volumes;

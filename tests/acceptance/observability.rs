@@ -1,0 +1,201 @@
+//! What the service tells about itself: metrics for Prometheus, logs with the ids of what they are about, and no secrets.
+
+use std::collections::HashSet;
+
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use crate::daemon::Daemon;
+use crate::gate::GATED;
+
+#[tokio::test]
+async fn metrics_count_what_was_asked_and_what_came_of_it() {
+    let service = Daemon::start(
+        "metrics.listen = '127.0.0.1:0'
+         profiles.default.network = 'none'
+         profiles.broken = { image = 'sandboxd-no-such-image:none' }",
+    )
+    .await;
+    let (chat, expired) = (service.new_chat(), service.new_chat());
+    service.created(&chat).await;
+    service.created(&chat).await;
+    service.refused(&chat.with("agent_id", "another")).await;
+    service.refused(&service.new_chat().with("profile", "broken")).await;
+    service.created(&expired.with("ttl", 0.001)).await;
+    service.created(&expired).await;
+    let metrics = Metrics::of(&service).await;
+    for (series, count) in [
+        (r#"sandboxd_create_total{outcome="created"}"#, 2),
+        (r#"sandboxd_create_total{outcome="reused"}"#, 1),
+        (r#"sandboxd_create_total{outcome="conflict"}"#, 1),
+        (r#"sandboxd_create_total{outcome="error"}"#, 1),
+        (r#"sandboxd_create_total{outcome="replaced"}"#, 1),
+        (r#"sandboxd_create_duration_seconds_count{outcome="created"}"#, 2),
+        (r#"sandboxd_sandboxes{status="running"}"#, 2),
+        (r#"sandboxd_transitions_total{to="deleting",reason="expired"}"#, 1),
+        (r#"sandboxd_engine_errors_total{operation="create",error="image_not_found"}"#, 1),
+        (r#"sandboxd_engine_operation_duration_seconds_count{operation="start"}"#, 3),
+        (r#"sandboxd_requests_total{method="sandbox.create",result="sandbox_conflict"}"#, 1),
+        ("sandboxd_connections", 1),
+    ] {
+        assert_eq!(metrics.value(series), Some(f64::from(count)), "{series} in\n{}", metrics.0);
+    }
+
+    for chat in [&chat, &expired, &service.new_chat()] {
+        service.delete(chat).await.expect("an answer");
+    }
+    let metrics = Metrics::of(&service).await;
+    for (series, count) in [
+        (r#"sandboxd_delete_total{result="deleted"}"#, 2),
+        (r#"sandboxd_delete_total{result="not_found"}"#, 1),
+        (r#"sandboxd_sandboxes{status="running"}"#, 0),
+    ] {
+        assert_eq!(metrics.value(series), Some(f64::from(count)), "{series} in\n{}", metrics.0);
+    }
+    assert!(metrics.0.contains("sandboxd_build_info{version="), "{}", metrics.0);
+    assert!(!metrics.0.contains(chat.chat_id()), "a chat is no label");
+}
+
+#[tokio::test]
+async fn adoption_is_counted() {
+    let service = Daemon::start("metrics.listen = '127.0.0.1:0'\nprofiles.default.network = 'none'").await;
+    service.created(&service.new_chat()).await;
+    service.containers().await.create_marker().await;
+    let service = service.stop().await.start().await;
+    let metrics = Metrics::of(&service).await;
+    assert_eq!(metrics.value(r#"sandboxd_adoptions_total{result="adopted"}"#), Some(1.0));
+    assert_eq!(metrics.value(r#"sandboxd_adoptions_total{result="skipped"}"#), Some(1.0));
+    assert_eq!(metrics.value(r#"sandboxd_sandboxes{status="running"}"#), Some(1.0));
+}
+
+#[tokio::test]
+async fn every_change_of_a_sandbox_is_one_line_with_its_ids() {
+    let service = Daemon::start("").await;
+    let chat = service.new_chat();
+    let created = service.created(&chat).await;
+    service.delete(&chat).await.expect("deleted");
+    let installation = service.stop().await;
+
+    let changes = lines(&installation.log(), "sandbox changed");
+    let steps: Vec<_> = changes.iter().map(|line| [&line["from"], &line["to"], &line["reason"]]).collect();
+    assert_eq!(
+        json!(steps),
+        json!([
+            ["absent", "creating", "requested"],
+            ["creating", "running", "ready"],
+            ["running", "deleting", "requested"],
+            ["deleting", "absent", "requested"],
+        ])
+    );
+    let endpoint =
+        format!("{}:{}", created["endpoint"]["ip"].as_str().expect("an address"), created["endpoint"]["port"]);
+    for line in &changes {
+        assert_eq!(line["chat.id"], chat.chat_id(), "{line}");
+        assert_eq!(line["session.id"], created["session_id"], "{line}");
+        assert_eq!(line["agent.id"], "agent", "{line}");
+        assert!(line["timestamp"].is_string() && line["level"] == "INFO", "{line}");
+        if line["to"] != "creating" {
+            assert_eq!(
+                (&line["container.id"], &line["endpoint"]),
+                (&created["container_id"], &json!(endpoint)),
+                "{line}"
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_failed_start_is_logged_with_its_chat_and_its_cause() {
+    let service = Daemon::start(
+        "[profiles.default]
+         command = ['sh', '-c', 'echo alas; exit 3']
+         readiness = { kind = 'tcp' }",
+    )
+    .await;
+    let chat = service.new_chat();
+    service.refused(&chat).await;
+    let failures = lines(&service.log(), "create refused or failed");
+    assert_eq!(failures.len(), 1);
+    assert_eq!((&failures[0]["level"], &failures[0]["chat.id"]), (&json!("WARN"), &json!(chat.chat_id())));
+    assert!(failures[0]["error"].as_str().expect("a text").contains("alas"), "{failures:?}");
+}
+
+#[tokio::test]
+async fn a_call_to_the_engine_is_logged_with_the_chat_it_was_made_for() {
+    let service = Daemon::start(
+        "log.filter = 'debug'
+         profiles.default.image = 'sandboxd-no-such-image:none'",
+    )
+    .await;
+    let chat = service.new_chat();
+    service.refused(&chat).await;
+    let failed = lines(&service.log(), "engine call failed");
+    let call = &failed[0]["span"];
+    assert_eq!((&call["operation"], &call["error.type"]), (&json!("create"), &json!("image_not_found")));
+    let spans = failed[0]["spans"].as_array().expect("an array");
+    let launch = spans.iter().find(|span| span["effect"] == "launch").unwrap_or_else(|| panic!("{failed:?}"));
+    assert_eq!(launch["chat.id"], chat.chat_id());
+    assert!(launch["session.id"].is_string(), "{failed:?}");
+}
+
+#[tokio::test]
+async fn environment_values_are_in_no_log_line_however_much_is_logged() {
+    let service =
+        Daemon::start(&format!("log.filter = 'trace'\n{GATED}\nenv = {{ CONFIGURED = 'c0nf1gur3d-s3cret' }}")).await;
+    let chat = service.new_chat().with("env", json!({ "TOKEN": "t0p-s3cret" }));
+    let creating = service.creating(&chat).await;
+    service.containers().await.only().await;
+    service.refused(&chat.with("agent_id", "another")).await;
+    service.refused(&chat.with("env", json!({ "TOKEN": 1, "OTHER": "0th3r-s3cret" }))).await;
+    crate::gate::open_gate(&chat);
+    creating.await.expect("no panic").expect("created");
+    let service = service.stop().await.start().await;
+    service.created(&chat).await;
+    service.delete(&chat).await.expect("deleted");
+    let log = service.stop().await.log();
+    assert!(log.lines().any(|line| line.contains(r#""level":"TRACE""#)), "all is logged");
+    let leaks: HashSet<_> = log.lines().filter(|line| line.contains("s3cret")).collect();
+    assert!(leaks.is_empty(), "{leaks:#?}");
+}
+
+fn lines(log: &str, message: &str) -> Vec<Value> {
+    let lines = log.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}")));
+    lines.filter(|line: &Value| line["message"] == message).collect()
+}
+
+/// What Prometheus would read.
+struct Metrics(String);
+
+impl Metrics {
+    async fn of(service: &Daemon) -> Self {
+        let port = listening_port(service);
+        let mut stream = tokio::net::TcpStream::connect(("127.0.0.1", port)).await.expect("it listens");
+        stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").await.expect("sent");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.expect("an answer");
+        assert!(answer.starts_with("HTTP/1.0 200") || answer.starts_with("HTTP/1.1 200"), "{answer}");
+        Self(answer)
+    }
+
+    fn value(&self, series: &str) -> Option<f64> {
+        let line = self.0.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '))?;
+        line.parse().ok()
+    }
+}
+
+/// The service was told to take any port, so the system is asked which one it took.
+fn listening_port(service: &Daemon) -> u16 {
+    const LISTENING: &str = "0A";
+    let process = format!("/proc/{}", service.pid().as_raw_nonzero());
+    let descriptors = std::fs::read_dir(format!("{process}/fd")).expect("a process");
+    let sockets: HashSet<String> = descriptors
+        .filter_map(|entry| Some(std::fs::read_link(entry.ok()?.path()).ok()?.to_str()?.to_owned()))
+        .collect();
+    let table = std::fs::read_to_string(format!("{process}/net/tcp")).expect("a table");
+    let ports = table.lines().skip(1).filter_map(|line| {
+        let columns: Vec<_> = line.split_whitespace().collect();
+        let ours = columns[3] == LISTENING && sockets.contains(&format!("socket:[{}]", columns[9]));
+        ours.then(|| u16::from_str_radix(columns[1].rsplit(':').next()?, 16).ok())?
+    });
+    ports.last().expect("it listens")
+}

@@ -1,0 +1,198 @@
+//! The service ends and starts again, as it should or in the middle of something: the sandboxes stay.
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use crate::containers::id_of;
+use crate::daemon::{Daemon, call};
+use crate::engine::eventually;
+use crate::gate::{GATED, open_gate};
+use crate::installation::Installation;
+use crate::interposed_engine::interposed;
+
+const SMALL: &str = "profiles.default.network = 'none'";
+
+/// What a restart must not change.
+const LASTING: [&str; 12] = [
+    "session_id",
+    "chat_id",
+    "agent_id",
+    "volume_host_path",
+    "container_id",
+    "container_name",
+    "endpoint",
+    "status",
+    "profile",
+    "image",
+    "created_at",
+    "expires_at",
+];
+
+fn assert_same(before: &Value, after: &Value) {
+    for field in LASTING {
+        assert_eq!(after[field], before[field], "{field}");
+    }
+}
+
+#[tokio::test]
+async fn sandboxes_outlive_the_service_and_are_reused_by_the_next_one() {
+    let service = Daemon::start("").await;
+    let chat = service.new_chat();
+    let before = service.created(&chat).await;
+
+    let installation = service.stop().await;
+    assert!(!installation.socket().exists());
+    assert!(installation.containers().await.is_running(id_of(&before)).await);
+    let service = installation.start().await;
+    assert_same(&before, &service.get(&chat).await.expect("found"));
+    assert_eq!(service.list().await.len(), 1);
+    let after = service.created(&chat).await;
+    assert_eq!(after["outcome"], "reused");
+    assert_same(&before, &after);
+
+    // A socket that nobody listens on any more is in nobody's way.
+    let installation = service.kill().await;
+    assert!(installation.socket().exists());
+    let service = installation.start().await;
+    let after = service.created(&chat).await;
+    assert_eq!(after["outcome"], "reused");
+    assert_same(&before, &after);
+    assert_eq!(service.containers().await.count().await, 1);
+    let conflict = service.refused(&chat.with("agent_id", "another")).await;
+    assert_eq!(conflict.data.kind, "sandbox_conflict");
+    assert_eq!(service.delete(&chat).await.expect("deleted")["session_id"], before["session_id"]);
+}
+
+#[tokio::test]
+async fn what_ended_while_nobody_looked_is_not_handed_out() {
+    let service = Daemon::start(SMALL).await;
+    let containers = service.containers().await;
+    let (killed, removed, expired) = (service.new_chat(), service.new_chat(), service.new_chat());
+    let (dead, gone) = (service.created(&killed).await, service.created(&removed).await);
+    let short = service.created(&expired.with("ttl", 1)).await;
+    let installation = service.stop().await;
+    containers.kill(id_of(&dead)).await;
+    containers.remove(id_of(&gone)).await;
+    let end: chrono::DateTime<chrono::Utc> = short["expires_at"].as_str().expect("a time").parse().expect("a time");
+    eventually("it has expired", || async { (chrono::Utc::now() > end).then_some(()) }).await;
+
+    let service = installation.start().await;
+    let failed = service.get(&killed).await.expect("kept until somebody asks why");
+    assert_eq!((&failed["status"], &failed["reason"]), (&json!("failed"), &json!("killed")));
+    assert_eq!(service.created(&killed).await["outcome"], "replaced");
+    assert_eq!(service.created(&removed).await["outcome"], "created");
+    // Its removal began before the first request was accepted.
+    let renewed = service.created(&expired).await;
+    assert_ne!(renewed["session_id"], short["session_id"]);
+    assert_eq!(containers.count().await, 3);
+}
+
+#[tokio::test]
+async fn a_service_that_is_told_to_stop_finishes_what_it_was_asked_for() {
+    let service = Daemon::start(&format!("shutdown.grace = '30s'\n{GATED}")).await;
+    let chat = service.new_chat();
+    let client = service.connect().await;
+    let creating = tokio::spawn({
+        let (client, chat) = (client.clone(), chat.clone());
+        async move { call(&client, "sandbox.create", chat).await }
+    });
+    service.containers().await.only().await;
+
+    service.signal(Signal::TERM);
+    eventually("nobody new is let in", || async { (!service.socket().exists()).then_some(()) }).await;
+    let late = call(&client, "sandbox.create", service.new_chat()).await.expect_err("too late");
+    assert_eq!((late.data.kind.as_str(), late.data.retryable), ("shutting_down", true));
+    assert!(!creating.is_finished());
+
+    open_gate(&chat);
+    let created = creating.await.expect("no panic").expect("created");
+    let service = service.stop().await.start().await;
+    let again = service.created(&chat).await;
+    assert_eq!((&again["outcome"], &again["session_id"]), (&json!("reused"), &created["session_id"]));
+}
+
+#[tokio::test]
+async fn work_that_does_not_end_does_not_keep_the_service_from_stopping() {
+    let service = Daemon::start(&format!("shutdown.grace = '300ms'\n{GATED}")).await;
+    let chat = service.new_chat();
+    let client = service.connect().await;
+    let creating = tokio::spawn(async move { client.call::<Value>("sandbox.create", chat).await });
+    service.containers().await.only().await;
+    service.stop().await;
+    creating.await.expect("no panic").expect_err("cut off");
+}
+
+#[tokio::test]
+async fn a_service_killed_in_the_middle_of_a_create_leaves_one_container_at_most() {
+    let service = Daemon::start(GATED).await;
+    let chat = service.new_chat();
+    let client = service.connect().await;
+    let creating = {
+        let chat = chat.clone();
+        tokio::spawn(async move { client.call::<Value>("sandbox.create", chat).await })
+    };
+    service.containers().await.only().await;
+    let installation = service.kill().await;
+    creating.await.expect("no panic").expect_err("cut off");
+
+    open_gate(&chat);
+    let service = installation.start().await;
+    let created = service.created(&chat).await;
+    assert_eq!(created["status"], "running");
+    assert_eq!(service.containers().await.only().await, created["container_id"]);
+    service.delete(&chat).await.expect("deleted");
+    assert_eq!(service.containers().await.count().await, 0);
+}
+
+#[tokio::test]
+async fn a_container_that_cannot_be_recognised_is_left_alone() {
+    let installation = Installation::new(SMALL);
+    let marker = installation.containers().await.create_marker().await;
+    let service = installation.start().await;
+    assert_eq!(service.list().await, Vec::<Value>::new());
+    assert_eq!(service.containers().await.only().await, marker);
+    let log = service.log();
+    assert!(log.lines().any(|line| line.contains(&marker) && line.contains("sandboxd.schema")), "{log}");
+}
+
+#[tokio::test]
+async fn a_second_service_on_the_same_socket_is_refused_and_touches_nothing_of_the_firsts() {
+    let (installation, engine) = interposed(SMALL).await;
+    let service = installation.start().await;
+    let chat = service.new_chat();
+    engine.fall_silent("/start");
+    let creating = service.creating(&chat).await;
+    let container = service.containers().await.only().await;
+
+    let second = service.sandboxd_output(&[]).await;
+    assert_eq!(second.status.code(), Some(1));
+    let complaint = String::from_utf8_lossy(&second.stderr);
+    let expected = format!("another service listens on {}", service.socket().display());
+    assert!(complaint.contains(&expected), "{complaint}");
+
+    assert_eq!(service.containers().await.only().await, container);
+    engine.recover();
+    assert_eq!(creating.await.expect("no panic").expect("created")["container_id"], container);
+}
+
+#[tokio::test]
+async fn starting_and_listing_take_the_same_few_calls_however_many_sandboxes_there_are() {
+    let (mut installation, engine) = interposed(SMALL).await;
+    let mut calls = Vec::new();
+    for _ in 0..2 {
+        engine.take_requests();
+        let service = installation.start().await;
+        service.list().await;
+        calls.push(engine.take_requests());
+        for _ in 0..2 {
+            service.created(&service.new_chat()).await;
+        }
+        let listed = service.list().await.len();
+        engine.take_requests();
+        assert_eq!(service.list().await.len(), listed);
+        assert_eq!(engine.take_requests(), Vec::<String>::new(), "the service knows without asking");
+        installation = service.stop().await;
+    }
+    assert_eq!(calls[0].len(), calls[1].len(), "{calls:#?}");
+    assert!(calls[0].len() < 8, "{calls:#?}");
+}

@@ -1,0 +1,67 @@
+//! Which directories of the host a caller may have mounted.
+
+use std::path::Path;
+
+use crate::daemon::Daemon;
+use crate::installation::{Installation, link};
+use crate::interposed_engine::real_engine;
+
+async fn refused(service: &Daemon, volume: &str) -> String {
+    let failure = service.refused(&service.new_chat().with("volume_host_path", volume)).await;
+    assert_eq!(failure.data.kind, "invalid_params", "{volume}");
+    assert_eq!(failure.data.details["field"], "volume_host_path", "{volume}");
+    failure.message
+}
+
+#[tokio::test]
+async fn a_volume_outside_the_roots_is_refused_whichever_way_it_is_reached() {
+    let service = Daemon::start("").await;
+    let (roots, outside) = (service.path("volumes"), service.path("outside"));
+    std::fs::create_dir(&outside).expect("a directory");
+    link(&roots.join("escape"), &outside);
+    link(&roots.join("dangling"), Path::new("/no/such/place"));
+    let below = |path: &str| roots.join(path).display().to_string();
+    for wrong in [
+        "/etc".to_owned(),
+        "/".to_owned(),
+        "/no/such/place".to_owned(),
+        outside.display().to_string(),
+        below("escape"),
+        below("dangling"),
+        below("../outside"),
+    ] {
+        assert!(refused(&service, &wrong).await.contains("must lie below"), "{wrong}");
+    }
+    assert!(refused(&service, &below("missing")).await.contains("does not exist"));
+    assert!(refused(&service, "volumes").await.contains("must be an absolute path"));
+    std::fs::write(roots.join("file"), "").expect("written");
+    assert!(refused(&service, &below("file")).await.contains("is not a directory"));
+    assert_eq!(service.containers().await.count().await, 0);
+}
+
+#[tokio::test]
+async fn what_the_service_and_its_engine_use_themselves_is_never_a_volume() {
+    let engine_socket = real_engine().await;
+    let engine_directory = engine_socket.parent().expect("a directory").to_owned();
+    let mut installation = Installation::new("");
+    let place = installation.path("");
+    installation.configure(&format!("volumes.roots = ['{}', '{}']", place.display(), engine_directory.display()));
+    let service = installation.start().await;
+    std::fs::create_dir(place.join("chats/another")).expect("a directory");
+    link(&service.path("volumes").join("state"), &place.join("state"));
+    for own in ["", "state", "chats", "chats/another", "volumes/state"] {
+        let own = place.join(own).display().to_string();
+        assert!(refused(&service, &own).await.contains("uses itself"), "{own}");
+    }
+    assert!(refused(&service, &engine_directory.display().to_string()).await.contains("uses itself"));
+    refused(&service, &engine_socket.display().to_string()).await;
+    assert_eq!(service.containers().await.count().await, 0);
+    service.created(&service.new_chat()).await;
+}
+
+#[tokio::test]
+async fn without_roots_every_volume_is_refused() {
+    let service = Daemon::start("volumes.roots = []").await;
+    let chat = service.new_chat();
+    assert!(refused(&service, &chat.volume().display().to_string()).await.contains("must lie below"));
+}

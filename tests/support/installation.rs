@@ -1,0 +1,197 @@
+//! All of a service that outlives a run of it: its configuration, its directories, and its containers on a real engine.
+//! They go when the test ends, however it ends.
+
+use std::fs::{File, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use toml::{Table, Value};
+
+use crate::containers::Containers;
+use crate::create_params::CreateParams;
+use crate::engine::{TestInstance, engine_host, test_image};
+use crate::network::SharedNetwork;
+
+pub(crate) struct Installation {
+    instance: TestInstance,
+    settings: Table,
+    environment: Vec<(String, String)>,
+    /// After the instance: it is gone only once its containers are.
+    _network: SharedNetwork,
+}
+
+impl Installation {
+    /// `settings` are a configuration file's, and go before the harness's own. A profile that names no image gets that
+    /// of the tests.
+    pub(crate) fn new(settings: &str) -> Self {
+        let instance = TestInstance::new();
+        let path = |name: &str| Value::from(instance.path(name).display().to_string());
+        std::fs::create_dir(instance.path("volumes")).expect("a directory");
+        let mut base = table(&format!(
+            "instance.name = '{}'
+             engine.host = 'auto'
+             engine.network = '{}'
+             metrics.listen = 'off'
+             log.format = 'json'
+             shutdown.grace = '5s'
+             # Those that expire are left for the next create to find.
+             reaper.tick = '1h'
+             [profiles.default]",
+            instance.name,
+            SharedNetwork::name(),
+        ));
+        for (section, key, file) in [
+            ("socket", "path", "sandboxd.sock"),
+            ("state", "dir", "state"),
+            ("chats", "root", "chats"),
+            ("mounts", "dependencies_source", "dependencies"),
+            ("mounts", "lambda_tools_source", "lambda-tools"),
+        ] {
+            sub_table(&mut base, section).insert(key.into(), path(file));
+        }
+        sub_table(&mut base, "volumes").insert("roots".into(), vec![path("volumes")].into());
+        let mut installation =
+            Self { instance, settings: base, environment: Vec::new(), _network: SharedNetwork::join() };
+        installation.configure(settings);
+        installation
+    }
+
+    /// For the next run.
+    pub(crate) fn configure(&mut self, settings: &str) {
+        merge(&mut self.settings, table(settings));
+        for (_, profile) in sub_table(&mut self.settings, "profiles") {
+            let profile = profile.as_table_mut().expect("a profile");
+            profile.entry("image").or_insert_with(|| test_image().into());
+            profile.entry("memory").or_insert_with(|| "64MiB".into());
+        }
+        std::fs::write(self.config_file(), self.settings.to_string()).expect("written");
+    }
+
+    /// A variable of the service's environment, which otherwise has nothing but what finds the engine.
+    pub(crate) fn with_variable(mut self, name: &str, value: &str) -> Self {
+        self.environment.retain(|(known, _)| known != name);
+        self.environment.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        self.instance.name.as_str()
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.instance.path(name).canonicalize().unwrap_or_else(|_| self.instance.path(name))
+    }
+
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.instance.path("sandboxd.sock")
+    }
+
+    pub(crate) fn config_file(&self) -> PathBuf {
+        self.instance.path("sandboxd.toml")
+    }
+
+    /// What every run so far has logged.
+    pub(crate) fn log(&self) -> String {
+        std::fs::read_to_string(self.log_file()).unwrap_or_default()
+    }
+
+    pub(crate) async fn containers(&self) -> Containers {
+        Containers::of(self.instance.raw().await, self.name())
+    }
+
+    /// A directory that a caller may name, and that whoever runs in a sandbox may write to.
+    pub(crate) fn volume(&self, name: &str) -> PathBuf {
+        let path = self.path("volumes").join(name);
+        std::fs::create_dir_all(&path).expect("a directory");
+        std::fs::set_permissions(&path, Permissions::from_mode(0o777)).expect("its mode");
+        path
+    }
+
+    /// A chat that nobody has heard of, with a volume of its own.
+    pub(crate) fn new_chat(&self) -> CreateParams {
+        let chat = uuid::Uuid::new_v4().to_string();
+        CreateParams::new(&chat, "agent", &self.volume(&chat))
+    }
+
+    /// One of this project's programs, in the service's environment.
+    pub(crate) fn command(&self, program: &str) -> Command {
+        let mut command = Command::new(program);
+        command.env_clear().stdin(Stdio::null());
+        let kept = ["PATH", "TMPDIR", "TEST_RUN"];
+        command.envs(kept.iter().filter_map(|name| Some((name, std::env::var_os(name)?))));
+        // Under "auto", the service finds the tests' engine as the tests do.
+        if engine_host() != "auto" {
+            command.env("DOCKER_HOST", engine_host());
+        }
+        command.envs(self.environment.iter().map(|(name, value)| (name, value)));
+        command
+    }
+
+    /// The service, to be started.
+    pub(crate) fn sandboxd(&self) -> Command {
+        let mut command = self.command(env!("CARGO_BIN_EXE_sandboxd"));
+        command.arg("--config").arg(self.config_file());
+        let log = File::options().create(true).append(true).open(self.log_file()).expect("a log");
+        command.stdout(Stdio::null()).stderr(log);
+        command
+    }
+
+    /// Runs the service with these arguments until it ends by itself.
+    pub(crate) async fn sandboxd_output(&self, arguments: &[&str]) -> Output {
+        let mut command = self.command(env!("CARGO_BIN_EXE_sandboxd"));
+        command.arg("--config").arg(self.config_file()).args(arguments);
+        output(command).await
+    }
+
+    pub(crate) async fn sandboxctl(&self, arguments: &[&str]) -> Output {
+        let mut command = self.command(env!("CARGO_BIN_EXE_sandboxctl"));
+        command.arg("--socket").arg(self.socket()).args(arguments);
+        output(command).await
+    }
+
+    fn log_file(&self) -> PathBuf {
+        self.instance.path("sandboxd.log")
+    }
+}
+
+/// What is shown of the log when a test fails.
+const SHOWN_LOG_LINES: usize = 40;
+
+impl Drop for Installation {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let log = self.log();
+            let lines: Vec<_> = log.lines().collect();
+            eprintln!("the service's log:\n{}", lines[lines.len().saturating_sub(SHOWN_LOG_LINES)..].join("\n"));
+        }
+    }
+}
+
+pub(crate) async fn output(command: Command) -> Output {
+    let running = tokio::process::Command::from(command).kill_on_drop(true).output();
+    let ended = tokio::time::timeout(std::time::Duration::from_secs(60), running).await;
+    ended.expect("it ends by itself").expect("it can be run")
+}
+
+/// A new symbolic link, in whose place nothing was.
+pub(crate) fn link(at: &Path, target: &Path) {
+    std::os::unix::fs::symlink(target, at).expect("a link");
+}
+
+fn table(text: &str) -> Table {
+    text.parse().unwrap_or_else(|error| panic!("{error}: {text}"))
+}
+
+fn sub_table<'a>(table: &'a mut Table, name: &str) -> &'a mut Table {
+    table.entry(name).or_insert_with(|| Table::new().into()).as_table_mut().expect("a section")
+}
+
+fn merge(into: &mut Table, from: Table) {
+    for (key, value) in from {
+        match (into.get_mut(&key), value) {
+            (Some(Value::Table(into)), Value::Table(from)) => merge(into, from),
+            (_, value) => drop(into.insert(key, value)),
+        }
+    }
+}
