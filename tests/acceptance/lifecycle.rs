@@ -10,6 +10,7 @@ use crate::daemon::Daemon;
 use crate::engine::{eventually, test_image};
 use crate::gate::{GATED, open_gate};
 use crate::installation::link;
+use crate::interposed_engine::interposed;
 
 fn session(sandbox: &Value) -> &str {
     sandbox["session_id"].as_str().expect("a session")
@@ -140,6 +141,23 @@ async fn a_live_sandbox_is_reused_by_whoever_asks_for_the_same() {
     }
     assert!(again["last_activity_at"].as_str() >= created["last_activity_at"].as_str(), "{again}");
     assert_eq!(service.containers().await.count().await, 1);
+}
+
+#[tokio::test]
+async fn a_reuse_asks_the_engine_once_at_most() {
+    let (installation, engine) = interposed("profiles.default.network = 'none'").await;
+    let service = installation.start().await;
+    let chat = service.new_chat();
+    service.created(&chat).await;
+    engine.take_requests();
+    let look = eventually("it is looked at again", || async {
+        assert_eq!(service.created(&chat).await["outcome"], "reused");
+        let mut requests = engine.take_requests();
+        assert!(requests.len() <= 1, "{requests:?}");
+        requests.pop()
+    })
+    .await;
+    assert!(look.starts_with("GET /containers/") && look.contains("/json"), "{look}");
 }
 
 #[tokio::test]
