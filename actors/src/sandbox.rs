@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::net::IpAddr;
+use std::str::FromStr;
 use std::time::Duration;
 
 use crate::clock::Timestamp;
@@ -66,19 +67,6 @@ pub enum Status {
     Failed,
 }
 
-impl Status {
-    pub const ALL: [Status; 4] = [Status::Creating, Status::Running, Status::Deleting, Status::Failed];
-
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Status::Creating => "creating",
-            Status::Running => "running",
-            Status::Deleting => "deleting",
-            Status::Failed => "failed",
-        }
-    }
-}
-
 /// Why a sandbox is in the state it is in. A word for programs; `Sandbox::message` is for people.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reason {
@@ -108,48 +96,77 @@ pub enum Reason {
     Incomplete,
 }
 
-impl Reason {
-    pub const ALL: [Reason; 12] = [
-        Reason::Requested,
-        Reason::Ready,
-        Reason::Adopted,
-        Reason::Expired,
-        Reason::Idle,
-        Reason::Exited,
-        Reason::Killed,
-        Reason::OomKilled,
-        Reason::Unhealthy,
-        Reason::Vanished,
-        Reason::RolledBack,
-        Reason::Incomplete,
-    ];
+/// Gives each variant its word. The same words are used in protocol, journal, logs and metrics.
+macro_rules! words {
+    ($type:ident { $($variant:ident => $word:literal),* $(,)? }) => {
+        impl $type {
+            pub const ALL: [$type; [$($word),*].len()] = [$($type::$variant),*];
 
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Reason::Requested => "requested",
-            Reason::Ready => "ready",
-            Reason::Adopted => "adopted",
-            Reason::Expired => "expired",
-            Reason::Idle => "idle",
-            Reason::Exited => "exited",
-            Reason::Killed => "killed",
-            Reason::OomKilled => "oom_killed",
-            Reason::Unhealthy => "unhealthy",
-            Reason::Vanished => "vanished",
-            Reason::RolledBack => "rolled_back",
-            Reason::Incomplete => "incomplete",
+            pub fn as_str(self) -> &'static str {
+                match self {
+                    $($type::$variant => $word,)*
+                }
+            }
         }
-    }
+
+        impl FromStr for $type {
+            type Err = UnknownWord;
+
+            fn from_str(text: &str) -> Result<Self, UnknownWord> {
+                match text {
+                    $($word => Ok($type::$variant),)*
+                    _ => Err(UnknownWord(text.to_owned())),
+                }
+            }
+        }
+
+        impl fmt::Display for $type {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(self.as_str())
+            }
+        }
+    };
 }
 
-impl fmt::Display for Status {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
+words!(Status {
+    Creating => "creating",
+    Running => "running",
+    Deleting => "deleting",
+    Failed => "failed",
+});
 
-impl fmt::Display for Reason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
+words!(Reason {
+    Requested => "requested",
+    Ready => "ready",
+    Adopted => "adopted",
+    Expired => "expired",
+    Idle => "idle",
+    Exited => "exited",
+    Killed => "killed",
+    OomKilled => "oom_killed",
+    Unhealthy => "unhealthy",
+    Vanished => "vanished",
+    RolledBack => "rolled_back",
+    Incomplete => "incomplete",
+});
+
+/// Neither a status nor a reason that this version knows.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("unknown word {0:?}")]
+pub struct UnknownWord(pub String);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_status_and_reason_is_read_back_from_its_word() {
+        for status in Status::ALL {
+            assert_eq!(status.as_str().parse(), Ok(status));
+        }
+        for reason in Reason::ALL {
+            assert_eq!(reason.as_str().parse(), Ok(reason));
+        }
+        assert_eq!("Running".parse::<Status>(), Err(UnknownWord("Running".into())));
     }
 }
