@@ -1,0 +1,193 @@
+//! A journal in memory, for the faults and the counts that a real one cannot show. It outlives its owner: a clone that
+//! is loaded again holds what a file would hold after a restart.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::watch;
+
+use super::{Contents, Entry, EventPage, Journal, JournalError, LifecycleEvent};
+use crate::ids::ChatId;
+use crate::sandbox::Sandbox;
+
+/// Cheap to clone; all clones are the same journal.
+#[derive(Debug, Clone)]
+pub struct MemoryJournal {
+    inner: Arc<Mutex<Inner>>,
+    /// How many commits have begun, for tests that wait for one.
+    commits: Arc<watch::Sender<usize>>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    sandboxes: BTreeMap<ChatId, Sandbox>,
+    events: VecDeque<LifecycleEvent>,
+    last_event: u64,
+    rebuilt: bool,
+    keep_events: Option<usize>,
+    faults: VecDeque<Fault>,
+    standing_fault: Option<Fault>,
+}
+
+/// What can be made to go wrong with a commit.
+#[derive(Debug, Clone)]
+pub enum Fault {
+    /// Nothing is written.
+    Fail(JournalError),
+    Panic,
+    /// Written once the gate is opened.
+    Hold(Gate),
+}
+
+impl Fault {
+    pub fn full() -> Self {
+        Fault::Fail(JournalError::Full { file: "memory".into(), message: "no space left".into() })
+    }
+
+    pub fn io() -> Self {
+        Fault::Fail(JournalError::Io { file: "memory".into(), message: "input/output error".into() })
+    }
+}
+
+/// Holds a commit back until it is opened.
+#[derive(Debug, Clone, Default)]
+pub struct Gate(Arc<(Mutex<bool>, Condvar)>);
+
+impl Gate {
+    pub fn open(&self) {
+        let (open, changed) = &*self.0;
+        *open.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        changed.notify_all();
+    }
+
+    fn pass(&self) {
+        let (open, changed) = &*self.0;
+        let closed = open.lock().unwrap_or_else(PoisonError::into_inner);
+        drop(changed.wait_while(closed, |open| !*open));
+    }
+}
+
+impl Default for MemoryJournal {
+    fn default() -> Self {
+        Self { inner: Arc::default(), commits: Arc::new(watch::Sender::new(0)) }
+    }
+}
+
+impl MemoryJournal {
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Keeps the last so many events; all of them unless told.
+    pub fn keep_events(&self, count: usize) {
+        self.inner().keep_events = Some(count);
+    }
+
+    /// The next commit meets this fault; further faults queue up.
+    pub fn fail_next(&self, fault: Fault) {
+        self.inner().faults.push_back(fault);
+    }
+
+    /// Every commit meets this fault, until [`MemoryJournal::heal`].
+    pub fn fail_always(&self, fault: Fault) {
+        self.inner().standing_fault = Some(fault);
+    }
+
+    pub fn heal(&self) {
+        let mut inner = self.inner();
+        inner.faults.clear();
+        inner.standing_fault = None;
+    }
+
+    /// The next commit waits at the gate that is returned.
+    pub fn hold_next(&self) -> Gate {
+        let gate = Gate::default();
+        self.fail_next(Fault::Hold(gate.clone()));
+        gate
+    }
+
+    pub fn sandboxes(&self) -> Vec<Sandbox> {
+        self.inner().sandboxes.values().cloned().collect()
+    }
+
+    pub fn recorded(&self) -> Vec<LifecycleEvent> {
+        self.inner().events.iter().cloned().collect()
+    }
+
+    /// How many commits have begun.
+    pub fn commits(&self) -> usize {
+        *self.commits.borrow()
+    }
+
+    /// Resolves once so many commits have begun.
+    pub async fn reached(&self, commits: usize) {
+        // The sender lives in this journal, so the wait cannot fail.
+        let _ = self.commits.subscribe().wait_for(|begun| *begun >= commits).await;
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Journal for MemoryJournal {
+    fn load(&mut self) -> Result<Contents, JournalError> {
+        let inner = self.inner();
+        let sandboxes = inner.sandboxes.values().cloned().collect();
+        Ok(Contents { sandboxes, last_event: inner.last_event, fresh: !inner.rebuilt })
+    }
+
+    fn commit(&mut self, entries: &[Entry]) -> Result<(), JournalError> {
+        let fault = {
+            let mut inner = self.inner();
+            inner.faults.pop_front().or_else(|| inner.standing_fault.clone())
+        };
+        self.commits.send_modify(|count| *count += 1);
+        match fault {
+            Some(Fault::Fail(error)) => return Err(error),
+            Some(Fault::Panic) => panic!("the journal in memory was told to panic"),
+            Some(Fault::Hold(gate)) => gate.pass(),
+            None => {}
+        }
+        self.inner().apply(entries);
+        Ok(())
+    }
+
+    fn events(&mut self, after: u64, chat: Option<ChatId>, limit: usize) -> Result<EventPage, JournalError> {
+        let inner = self.inner();
+        let wanted =
+            |event: &&LifecycleEvent| event.sequence > after && chat.is_none_or(|chat| event.change.chat == chat);
+        Ok(EventPage {
+            events: inner.events.iter().filter(wanted).take(limit).cloned().collect(),
+            kept_from: inner.events.front().map_or(inner.last_event + 1, |event| event.sequence),
+            last: inner.last_event,
+        })
+    }
+}
+
+impl Inner {
+    fn apply(&mut self, entries: &[Entry]) {
+        for entry in entries {
+            match entry {
+                Entry::Save(sandbox) => drop(self.sandboxes.insert(sandbox.chat, (**sandbox).clone())),
+                Entry::Forget { chat, session } => {
+                    if self.sandboxes.get(chat).is_some_and(|sandbox| sandbox.session == *session) {
+                        self.sandboxes.remove(chat);
+                    }
+                }
+                Entry::Activity { chat, session, at } => {
+                    if let Some(sandbox) = self.sandboxes.get_mut(chat).filter(|found| found.session == *session) {
+                        sandbox.last_activity_at = *at;
+                    }
+                }
+                Entry::Event(event) => {
+                    self.last_event = event.sequence;
+                    self.events.push_back((**event).clone());
+                }
+                Entry::Rebuilt => self.rebuilt = true,
+            }
+        }
+        let surplus = self.keep_events.map_or(0, |keep| self.events.len().saturating_sub(keep));
+        self.events.drain(..surplus);
+    }
+}
