@@ -6,6 +6,7 @@ pub mod client;
 pub mod config;
 pub mod engine;
 pub mod host_paths;
+pub mod journal;
 pub mod probe;
 pub mod profiles;
 pub mod protocol;

@@ -7,8 +7,8 @@
 //!   watchers ◀──── events, in order ─┘
 //! ```
 //!
-//! - **Group commit.** One commit is under way at a time; whatever arrives meanwhile becomes the next one, whole writes
-//!   only. The more writers wait, the more of them share a commit, and nobody waits for longer than two.
+//! - **Group commit.** One commit is under way at a time; whatever arrives meanwhile is committed together, as the next
+//!   one. So a busy journal needs hardly more commits than a quiet one.
 //! - **All or nothing.** A batch is committed as one. If it fails, every writer in it is told, and nothing of it applies.
 //! - **Events are numbered here**, in the order of the mailbox and without gaps, and published after their commit. The
 //!   numbers of a batch that failed are used again: nobody has seen them.
@@ -48,6 +48,7 @@ pub trait Journal: Send + 'static {
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct Contents {
+    /// In no particular order.
     pub sandboxes: Vec<Sandbox>,
     /// The number of the last event; the next one is one more.
     pub last_event: u64,

@@ -1,0 +1,202 @@
+//! Sandboxes and events as rows.
+
+use std::fmt::Display;
+use std::path::Path;
+use std::str::FromStr;
+use std::time::Duration;
+
+use chrono::SecondsFormat;
+use rusqlite::types::Type;
+use rusqlite::{Connection, Row, named_params};
+use sandboxd_actors::clock::Timestamp;
+use sandboxd_actors::host_path::HostPath;
+use sandboxd_actors::ids::{ChatId, ContainerId, ContainerName, InstanceName, SessionId};
+use sandboxd_actors::journal::{Change, LifecycleEvent};
+use sandboxd_actors::sandbox::{Endpoint, Sandbox, Status};
+
+pub(super) fn save_sandbox(connection: &Connection, sandbox: &Sandbox) -> rusqlite::Result<()> {
+    let mut replace = connection.prepare_cached(
+        "REPLACE INTO sandboxes (chat, session, agent, volume, profile, image, container, ip, port, status, reason, \
+         message, created_at, started_at, last_activity_at, expires_at, idle_timeout) \
+         VALUES (:chat, :session, :agent, :volume, :profile, :image, :container, :ip, :port, :status, :reason, \
+         :message, :created_at, :started_at, :last_activity_at, :expires_at, :idle_timeout)",
+    )?;
+    replace.execute(named_params! {
+        ":chat": sandbox.chat.to_string(),
+        ":session": sandbox.session.to_string(),
+        ":agent": sandbox.agent.as_str(),
+        ":volume": sandbox.volume.as_str(),
+        ":profile": sandbox.profile.as_str(),
+        ":image": sandbox.image,
+        ":container": sandbox.container.as_ref().map(ContainerId::as_str),
+        ":ip": sandbox.endpoint.map(|endpoint| endpoint.ip.to_string()),
+        ":port": sandbox.endpoint.map(|endpoint| endpoint.port),
+        ":status": sandbox.status.as_str(),
+        ":reason": sandbox.reason.as_str(),
+        ":message": sandbox.message,
+        ":created_at": time(sandbox.created_at),
+        ":started_at": sandbox.started_at.map(time),
+        ":last_activity_at": time(sandbox.last_activity_at),
+        ":expires_at": time(sandbox.expires_at),
+        ":idle_timeout": duration(sandbox.idle_timeout),
+    })?;
+    Ok(())
+}
+
+pub(super) fn read_sandbox(row: &Row<'_>, instance: &InstanceName) -> rusqlite::Result<Sandbox> {
+    let chat = parsed(row, "chat")?;
+    let endpoint = match (optional(row, "ip")?, row.get("port")?) {
+        (Some(ip), Some(port)) => Some(Endpoint { ip, port }),
+        _ => None,
+    };
+    Ok(Sandbox {
+        session: parsed(row, "session")?,
+        chat,
+        agent: parsed(row, "agent")?,
+        volume: understood(row, "volume", |text| HostPath::from_canonical(Path::new(text)))?,
+        profile: parsed(row, "profile")?,
+        image: row.get("image")?,
+        container_name: ContainerName::of(instance, chat),
+        container: container(row)?,
+        endpoint,
+        status: parsed(row, "status")?,
+        reason: parsed(row, "reason")?,
+        message: row.get("message")?,
+        created_at: parsed(row, "created_at")?,
+        started_at: optional(row, "started_at")?,
+        last_activity_at: parsed(row, "last_activity_at")?,
+        expires_at: parsed(row, "expires_at")?,
+        idle_timeout: understood(row, "idle_timeout", read_duration)?,
+    })
+}
+
+pub(super) fn forget_sandbox(connection: &Connection, chat: ChatId, session: SessionId) -> rusqlite::Result<()> {
+    let mut delete = connection.prepare_cached("DELETE FROM sandboxes WHERE chat = ?1 AND session = ?2")?;
+    delete.execute((chat.to_string(), session.to_string()))?;
+    Ok(())
+}
+
+pub(super) fn note_activity(
+    connection: &Connection,
+    chat: ChatId,
+    session: SessionId,
+    at: Timestamp,
+) -> rusqlite::Result<()> {
+    let mut update =
+        connection.prepare_cached("UPDATE sandboxes SET last_activity_at = ?3 WHERE chat = ?1 AND session = ?2")?;
+    update.execute((chat.to_string(), session.to_string(), time(at)))?;
+    Ok(())
+}
+
+pub(super) fn add_event(connection: &Connection, event: &LifecycleEvent) -> rusqlite::Result<()> {
+    let mut insert = connection.prepare_cached(
+        "INSERT INTO events (sequence, at, chat, session, agent, container, from_status, to_status, reason, message) \
+         VALUES (:sequence, :at, :chat, :session, :agent, :container, :from, :to, :reason, :message)",
+    )?;
+    let change = &event.change;
+    insert.execute(named_params! {
+        ":sequence": number(event.sequence),
+        ":at": time(change.at),
+        ":chat": change.chat.to_string(),
+        ":session": change.session.to_string(),
+        ":agent": change.agent.as_str(),
+        ":container": change.container.as_ref().map(ContainerId::as_str),
+        ":from": change.from.map(Status::as_str),
+        ":to": change.to.map(Status::as_str),
+        ":reason": change.reason.as_str(),
+        ":message": change.message,
+    })?;
+    Ok(())
+}
+
+pub(super) fn read_events(
+    connection: &Connection,
+    after: u64,
+    chat: Option<ChatId>,
+    limit: usize,
+) -> rusqlite::Result<Vec<LifecycleEvent>> {
+    let (after, limit) = (number(after), i64::try_from(limit).unwrap_or(i64::MAX));
+    match chat {
+        None => connection
+            .prepare_cached("SELECT * FROM events WHERE sequence > ?1 ORDER BY sequence LIMIT ?2")?
+            .query_map((after, limit), read_event)?
+            .collect(),
+        Some(chat) => connection
+            .prepare_cached("SELECT * FROM events WHERE chat = ?3 AND sequence > ?1 ORDER BY sequence LIMIT ?2")?
+            .query_map((after, limit, chat.to_string()), read_event)?
+            .collect(),
+    }
+}
+
+pub(super) fn prune_events(connection: &Connection, kept_from: u64) -> rusqlite::Result<()> {
+    connection.prepare_cached("DELETE FROM events WHERE sequence < ?1")?.execute([number(kept_from)])?;
+    Ok(())
+}
+
+fn read_event(row: &Row<'_>) -> rusqlite::Result<LifecycleEvent> {
+    Ok(LifecycleEvent {
+        sequence: row.get::<_, i64>("sequence")?.unsigned_abs(),
+        change: Change {
+            at: parsed(row, "at")?,
+            chat: parsed(row, "chat")?,
+            session: parsed(row, "session")?,
+            agent: parsed(row, "agent")?,
+            container: container(row)?,
+            from: optional(row, "from_status")?,
+            to: optional(row, "to_status")?,
+            reason: parsed(row, "reason")?,
+            message: row.get("message")?,
+        },
+    })
+}
+
+fn container(row: &Row<'_>) -> rusqlite::Result<Option<ContainerId>> {
+    Ok(row.get::<_, Option<String>>("container")?.map(ContainerId::new))
+}
+
+fn parsed<T: FromStr<Err: Display>>(row: &Row<'_>, column: &str) -> rusqlite::Result<T> {
+    understood(row, column, str::parse)
+}
+
+fn optional<T: FromStr<Err: Display>>(row: &Row<'_>, column: &str) -> rusqlite::Result<Option<T>> {
+    match row.get_ref(column)?.as_str_or_null()? {
+        None => Ok(None),
+        Some(_) => parsed(row, column).map(Some),
+    }
+}
+
+fn understood<T, E: Display>(
+    row: &Row<'_>,
+    column: &str,
+    read: impl FnOnce(&str) -> Result<T, E>,
+) -> rusqlite::Result<T> {
+    let index = row.as_ref().column_index(column)?;
+    read(row.get_ref(index)?.as_str()?)
+        .map_err(|why| rusqlite::Error::FromSqlConversionFailure(index, Type::Text, format!("{column}: {why}").into()))
+}
+
+/// SQLite's numbers are signed. An event's number starts at a time in milliseconds and is never near the end of them.
+fn number(sequence: u64) -> i64 {
+    i64::try_from(sequence).unwrap_or(i64::MAX)
+}
+
+/// To the nanosecond, so that a time that is read back equals the one that was promised.
+fn time(at: Timestamp) -> String {
+    at.to_rfc3339_opts(SecondsFormat::AutoSi, true)
+}
+
+/// Seconds, with nine decimals or none: exact for every duration there is.
+fn duration(duration: Duration) -> String {
+    match (duration.as_secs(), duration.subsec_nanos()) {
+        (seconds, 0) => seconds.to_string(),
+        (seconds, nanos) => format!("{seconds}.{nanos:09}"),
+    }
+}
+
+fn read_duration(text: &str) -> Result<Duration, String> {
+    let (seconds, decimals) = text.split_once('.').unwrap_or((text, "000000000"));
+    match (seconds.parse(), decimals.parse()) {
+        (Ok(seconds), Ok(nanos)) if decimals.len() == 9 => Ok(Duration::new(seconds, nanos)),
+        _ => Err(format!("expected seconds, got {text:?}")),
+    }
+}

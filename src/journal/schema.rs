@@ -1,0 +1,80 @@
+//! The tables, version by version.
+
+use rusqlite::{Connection, TransactionBehavior};
+
+/// Marks an SQLite file as a journal: "sbxj".
+pub(super) const APPLICATION_ID: i32 = 0x7362_786a;
+
+/// The n-th takes a journal of version n to the next; a new version is one more. One that was released is never changed.
+/// New words for a status or a reason need a version too, if only an empty one: an older program then says that the
+/// file is newer, and does not take it for damaged.
+pub(super) const MIGRATIONS: &[&str] = &[FIRST];
+
+/// Words, ids and times are stored as the protocol shows them, for people with a plain `sqlite3`. The name of a
+/// container is not stored, because it follows from the instance and the chat.
+const FIRST: &str = "
+    CREATE TABLE journal (
+        one         INTEGER PRIMARY KEY CHECK (one = 1),
+        instance    TEXT    NOT NULL,
+        rebuilt     INTEGER NOT NULL CHECK (rebuilt IN (0, 1)),
+        first_event INTEGER NOT NULL CHECK (first_event > 0)
+    ) STRICT;
+
+    CREATE TABLE sandboxes (
+        chat             TEXT NOT NULL PRIMARY KEY,
+        session          TEXT NOT NULL,
+        agent            TEXT NOT NULL,
+        volume           TEXT NOT NULL,
+        profile          TEXT NOT NULL,
+        image            TEXT NOT NULL,
+        container        TEXT,
+        ip               TEXT,
+        port             INTEGER,
+        status           TEXT NOT NULL,
+        reason           TEXT NOT NULL,
+        message          TEXT,
+        created_at       TEXT NOT NULL,
+        started_at       TEXT,
+        last_activity_at TEXT NOT NULL,
+        expires_at       TEXT NOT NULL,
+        idle_timeout     TEXT NOT NULL,
+        CHECK ((ip IS NULL) = (port IS NULL))
+    ) STRICT;
+
+    CREATE TABLE events (
+        sequence    INTEGER PRIMARY KEY,
+        at          TEXT NOT NULL,
+        chat        TEXT NOT NULL,
+        session     TEXT NOT NULL,
+        agent       TEXT NOT NULL,
+        container   TEXT,
+        from_status TEXT,
+        to_status   TEXT,
+        reason      TEXT NOT NULL,
+        message     TEXT
+    ) STRICT;
+    CREATE INDEX events_by_chat ON events (chat);
+";
+
+/// The version that these migrations lead to.
+pub(super) fn latest(migrations: &[&str]) -> i32 {
+    i32::try_from(migrations.len()).expect("there are few versions")
+}
+
+pub(super) fn version(connection: &Connection) -> rusqlite::Result<i32> {
+    connection.pragma_query_value(None, "user_version", |row| row.get(0))
+}
+
+/// Brings a journal to the latest version, all the way or not at all.
+pub(super) fn migrate(connection: &mut Connection, migrations: &[&str]) -> rusqlite::Result<()> {
+    let found = usize::try_from(version(connection)?).unwrap_or(0);
+    if found >= migrations.len() {
+        return Ok(());
+    }
+    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    for step in &migrations[found..] {
+        transaction.execute_batch(step)?;
+    }
+    transaction.pragma_update(None, "user_version", latest(migrations))?;
+    transaction.commit()
+}

@@ -1,0 +1,34 @@
+//! From one version of the tables to the next.
+
+use super::super::schema::{self, MIGRATIONS};
+use super::*;
+
+#[test]
+fn an_older_journal_is_brought_forward_with_all_it_holds() {
+    let place = Place::new();
+    place.opened().commit(&[save(1)]).unwrap();
+    let next = [MIGRATIONS, &["ALTER TABLE sandboxes ADD COLUMN colour TEXT NOT NULL DEFAULT 'blue'"]].concat();
+
+    let mut connection = Connection::open(&place.file).unwrap();
+    schema::migrate(&mut connection, &next).unwrap();
+    schema::migrate(&mut connection, &next).unwrap();
+    assert_eq!(schema::version(&connection).unwrap(), 2);
+    let row = connection.query_row("SELECT chat, colour FROM sandboxes", [], |row| Ok((row.get(0)?, row.get(1)?)));
+    assert_eq!(row.unwrap(), (chat(1).to_string(), "blue".to_owned()));
+
+    let mut empty = Connection::open_in_memory().unwrap();
+    schema::migrate(&mut empty, &next).unwrap();
+    assert_eq!(schema::version(&empty).unwrap(), 2);
+}
+
+#[test]
+fn a_migration_that_fails_changes_nothing() {
+    let place = Place::new();
+    drop(place.opened());
+    let mut connection = Connection::open(&place.file).unwrap();
+    let broken = [MIGRATIONS, &["CREATE TABLE colours (name TEXT)", "nonsense"]].concat();
+    schema::migrate(&mut connection, &broken).unwrap_err();
+    assert_eq!(schema::version(&connection).unwrap(), 1);
+    drop(connection);
+    place.opened();
+}
