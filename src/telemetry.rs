@@ -66,6 +66,10 @@ fn describe() {
     describe_counter!("sandboxd_owed_tear_down_retries_total", "Removals that failed and are tried again");
     describe_counter!("sandboxd_chat_restarts_total", "Actors of chats that failed and were started again");
     describe_counter!("sandboxd_adoptions_total", "Containers found at start-up, by what became of them");
+    describe_histogram!("sandboxd_journal_commit_duration_seconds", Unit::Seconds, "Commits with their sync to disk");
+    describe_histogram!("sandboxd_journal_batch_writes", "Writes that share a commit");
+    describe_counter!("sandboxd_journal_failures_total", "Failed commits and writes turned away, by kind of error");
+    describe_counter!("sandboxd_journal_events_total", "Events written down");
     describe_histogram!("sandboxd_engine_operation_duration_seconds", Unit::Seconds, "Calls to the engine");
     describe_counter!("sandboxd_engine_errors_total", "Failed calls to the engine by operation and kind of error");
 }
