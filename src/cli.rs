@@ -2,6 +2,7 @@
 
 mod arguments;
 mod failure;
+mod following;
 mod moment;
 mod tables;
 
@@ -33,8 +34,7 @@ enum Exit {
 pub async fn run(arguments: Arguments) -> ExitCode {
     let exit = match execute(&arguments).await {
         Ok((exit, output)) => {
-            // A reader that has seen enough is no failure.
-            let _ = std::io::stdout().write_all(output.as_bytes());
+            print(&output);
             exit
         }
         Err(error) => {
@@ -71,6 +71,40 @@ async fn execute(arguments: &Arguments) -> Result<(Exit, String), ClientError> {
             let page = if *all { service.whole_list().await? } else { service.page(None).await? };
             Ok((Exit::Done, service.show(&page, tables::list)?))
         }
+        Command::Renew { chat, ttl } => {
+            let params = json!({ "chat_id": chat, "ttl": ttl.as_secs_f64() });
+            let sandbox = service.call("sandbox.renew", params).await?;
+            Ok((Exit::Done, service.show(&sandbox, tables::sandbox)?))
+        }
+        Command::Touch { chat } => {
+            let sandbox = service.call("sandbox.touch", json!({ "chat_id": chat })).await?;
+            Ok((Exit::Done, service.show(&sandbox, tables::sandbox)?))
+        }
+        Command::Lease { chat, length, durable } => {
+            let params = json!({ "chat_id": chat, "duration": length.as_secs_f64(), "durable": durable });
+            let sandbox = service.call("sandbox.lease", params).await?;
+            let shown = service.show(&sandbox, tables::sandbox)?;
+            if !durable {
+                print(&shown);
+                following::hold(&service.client, *length).await?;
+                return Ok((Exit::Done, String::new()));
+            }
+            Ok((Exit::Done, shown))
+        }
+        Command::Release { chat, lease } => {
+            let params = json!({ "chat_id": chat, "lease_id": lease });
+            let sandbox = service.call("sandbox.release", params).await?;
+            Ok((Exit::Done, service.show(&sandbox, tables::sandbox)?))
+        }
+        Command::Events { after, chat } => {
+            let params = json!({ "after": after, "chat_id": chat });
+            following::events(&service.client, params, service.json).await?;
+            Ok((Exit::Done, String::new()))
+        }
+        Command::Reconcile { dry_run } => {
+            let report = service.call("system.reconcile", json!({ "dry_run": dry_run })).await?;
+            Ok((Exit::Done, service.show(&report, tables::report)?))
+        }
         Command::Delete { chat } => {
             let deletion = service.call("sandbox.delete", json!({ "chat_id": chat })).await?;
             let found = parsed::<Value>(&deletion)?["result"] == "deleted";
@@ -78,6 +112,12 @@ async fn execute(arguments: &Arguments) -> Result<(Exit, String), ClientError> {
             Ok((exit, service.show(&deletion, tables::deletion)?))
         }
     }
+}
+
+/// Whether anybody still reads it. A reader that has seen enough is no failure.
+fn print(output: &str) -> bool {
+    let mut stdout = std::io::stdout().lock();
+    stdout.write_all(output.as_bytes()).and_then(|()| stdout.flush()).is_ok()
 }
 
 struct Service {

@@ -45,7 +45,8 @@ pub use identity::{Mode, Principal, User};
 pub use profile::{HostMount, Network, OnExpire, Pool, Profile, Readiness, ReadinessKind, Restart};
 pub use secret::Secret;
 pub use service::{
-    Chats, Http, Instance, Log, LogFormat, Metrics, Mounts, Reaper, Reconciler, Shutdown, State, Teardown, Volumes,
+    Chats, Events, Http, Instance, Leases, Log, LogFormat, Metrics, Mounts, Reaper, Reconciler, Shutdown, State,
+    Teardown, Volumes,
 };
 pub use size::Size;
 pub use socket::Socket;
@@ -73,6 +74,8 @@ pub struct Config {
     pub mounts: Mounts,
     pub reaper: Reaper,
     pub reconciler: Reconciler,
+    pub events: Events,
+    pub leases: Leases,
     pub teardown: Teardown,
     pub log: Log,
     pub shutdown: Shutdown,
@@ -131,6 +134,8 @@ impl Config {
             mounts: section.section("mounts", Mounts::read),
             reaper: section.section("reaper", Reaper::read),
             reconciler: section.section("reconciler", Reconciler::read),
+            events: section.section("events", Events::read),
+            leases: section.section("leases", Leases::read),
             teardown: section.section("teardown", Teardown::read),
             log: section.section("log", Log::read),
             shutdown: section.section("shutdown", Shutdown::read),

@@ -25,6 +25,7 @@ use std::path::{Path, PathBuf};
 use rusqlite::{Connection, Row, TransactionBehavior};
 use sandboxd_actors::ids::{ChatId, InstanceName};
 use sandboxd_actors::journal::{Contents, Entry, EventPage, Journal, JournalError};
+use sandboxd_actors::sandbox::Sandbox;
 
 use lock::Lock;
 
@@ -130,6 +131,10 @@ impl SqliteJournal {
 impl Journal for SqliteJournal {
     fn load(&mut self) -> Result<Contents, JournalError> {
         self.explained(self.contents())
+    }
+
+    fn sandbox(&mut self, chat: ChatId) -> Result<Option<Sandbox>, JournalError> {
+        self.explained(rows::find_sandbox(&self.connection, &self.instance, chat))
     }
 
     fn commit(&mut self, entries: &[Entry]) -> Result<(), JournalError> {

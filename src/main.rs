@@ -1,5 +1,7 @@
 //! `sandboxd`: reads its configuration, finds its engine, serves until it is told to stop.
 
+use std::fs::DirBuilder;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -8,8 +10,9 @@ use clap::{Parser, Subcommand};
 use sandboxd::config::{Config, EngineHost};
 use sandboxd::engine::docker::DockerEngine;
 use sandboxd::engine::private::PrivateEngine;
-use sandboxd::service::Service;
-use sandboxd::telemetry;
+use sandboxd::journal::SqliteJournal;
+use sandboxd::service::{Outside, Service};
+use sandboxd::{systemd, telemetry};
 use sandboxd_actors::engine::Engine;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -21,6 +24,9 @@ struct Arguments {
     /// The configuration [default: /etc/sandboxd/sandboxd.toml if it is there]
     #[arg(long, global = true, value_name = "FILE")]
     config: Option<PathBuf>,
+    /// Set aside a journal that cannot be used, and begin a new one from the labels of the containers
+    #[arg(long)]
+    rebuild_journal: bool,
     #[command(subcommand)]
     command: Option<Command>,
 }
@@ -49,7 +55,7 @@ fn main() -> ExitCode {
         }
     };
     let outcome = match arguments.command.unwrap_or(Command::Serve) {
-        Command::Serve => serve(&config),
+        Command::Serve => serve(&config, arguments.rebuild_journal),
         Command::CheckConfig { print } => {
             if print {
                 println!("{config}");
@@ -67,21 +73,36 @@ fn main() -> ExitCode {
 }
 
 #[tokio::main]
-async fn serve(config: &Config) -> Result<(), Failure> {
+async fn serve(config: &Config, rebuild_journal: bool) -> Result<(), Failure> {
     telemetry::start_logging(&config.log)?;
     if let Some(address) = config.metrics.listen {
         telemetry::serve_metrics(address)?;
     }
     let stop = stop_on_signal()?;
+    let listener = systemd::inherited_listener()?;
+    let journal = open_journal(config, rebuild_journal)?;
     let (engine, private) = find_engine(config).await?;
-    let sockets = engine.sockets();
-    let service = Service::start(config, Arc::new(engine), &sockets).await?;
+    let engine_sockets = engine.sockets();
+    let outside = Outside { engine: Arc::new(engine), engine_sockets, journal, listener };
+    let service = Service::start(config, outside).await?;
     tracing::info!(socket = %config.socket.path.display(), instance = config.instance.name, "serving");
     let outcome = service.run(stop).await;
     if let Some(private) = private {
         private.stop().await;
     }
     Ok(outcome?)
+}
+
+/// The journal of this instance. One that cannot be used is never reset by itself: that would forget promises.
+fn open_journal(config: &Config, rebuild: bool) -> Result<SqliteJournal, Failure> {
+    let directory = &config.state.dir;
+    let unusable = |error| format!("state.dir: {}: {error}", directory.display());
+    DirBuilder::new().recursive(true).mode(0o711).create(directory).map_err(unusable)?;
+    let file = directory.join("journal.sqlite");
+    if rebuild && let Some(aside) = SqliteJournal::set_aside(&file)? {
+        tracing::warn!(aside = %aside.display(), "set the journal aside; beginning a new one from labels");
+    }
+    Ok(SqliteJournal::open(&file, &config.instance.name.parse()?, config.events.keep)?)
 }
 
 /// The configured engine or, where none answers and it is wanted, one of our own.

@@ -9,7 +9,7 @@ use sandboxd_actors::container::{Mount, MountPoints};
 use sandboxd_actors::environment::{Environment, InvalidVariable};
 use sandboxd_actors::host_path::{HostPath, InvalidHostPath};
 use sandboxd_actors::ids::{InvalidId, ProfileName};
-use sandboxd_actors::profile::{Limits, Network, Profile, Readiness, ReadinessCheck, User};
+use sandboxd_actors::profile::{Limits, Network, OnExpire, Profile, Readiness, ReadinessCheck, Restart, User};
 
 use crate::config::{self, ReadinessKind};
 
@@ -99,6 +99,14 @@ fn convert(name: &str, configured: &config::Profile, shared_network: &str) -> Re
         },
         ttl: configured.ttl,
         idle_timeout: configured.idle_timeout,
+        on_expire: match configured.on_expire {
+            config::OnExpire::Delete => OnExpire::Delete,
+            config::OnExpire::Stop => OnExpire::Stop,
+        },
+        restart: match configured.restart {
+            config::Restart::Never => Restart::Never,
+            config::Restart::OnFailure => Restart::OnFailure,
+        },
     })
 }
 

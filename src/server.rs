@@ -4,10 +4,12 @@ pub mod access;
 pub mod accounts;
 mod connection;
 pub mod handler;
+mod leases;
 mod lines;
 pub mod listener;
 mod measure;
 mod outbox;
+mod watch;
 
 use std::io;
 use std::sync::Arc;
@@ -165,6 +167,7 @@ impl Acceptor {
             }
             open.decrement(1);
             drop(place);
+            connection.end().await;
         });
     }
 }

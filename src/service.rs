@@ -1,27 +1,29 @@
 //! The one place where everything is put together: ports to their adapters, the core, the socket.
 //!
 //! ```text
-//! start: directories ─▶ socket, unanswered ─▶ core ─▶ engine: network, adoption ─▶ serving
+//! start: socket, unanswered ─▶ journal ─▶ core ─▶ engine: network, reconciliation ─▶ serving
 //! stop:  no new requests ─▶ answers under way ─▶ chats settle ─▶ gone; sandboxes stay
 //! ```
 //!
 //! An engine that is silent at start does not keep the service from starting: chats then look for themselves, and
-//! network and adoption follow as soon as it answers.
+//! network and reconciliation follow as soon as it answers.
 
-use std::io;
-use std::path::{Path, PathBuf};
+use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ractor::SpawnErr;
-use sandboxd_actors::chat::{TeardownLimits, World};
+use sandboxd_actors::chat::{Rules, TeardownLimits, World};
 use sandboxd_actors::clock::SystemClock;
 use sandboxd_actors::engine::bounded::{Bounded, EngineLimits};
 use sandboxd_actors::engine::{Engine, EngineError, NetworkSpec};
 use sandboxd_actors::ids::{InstanceName, InvalidId};
+use sandboxd_actors::journal::{Journal, JournalError, JournalHandle};
 use sandboxd_actors::labels;
 use sandboxd_actors::profile::Network;
-use sandboxd_actors::sandboxes::Sandboxes;
+use sandboxd_actors::reconciler::Trigger;
+use sandboxd_actors::sandboxes::{Rhythm, Sandboxes};
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -29,6 +31,7 @@ use tokio_util::sync::CancellationToken;
 use crate::chat_directories::DirectoriesOnDisk;
 use crate::config::{Config, Principal};
 use crate::host_paths::VolumePolicy;
+use crate::instance_lock::{InstanceLock, InstanceLockError};
 use crate::probe::NetworkProbe;
 use crate::profiles::{self, ProfileError, Profiles};
 use crate::server::access::{Access, Allowed, UnknownAccount};
@@ -36,9 +39,13 @@ use crate::server::accounts::Accounts;
 use crate::server::handler::Handler;
 use crate::server::listener::{BindError, Listener, SocketOptions};
 use crate::server::{Limits, Server};
+use crate::systemd;
 
 /// How long a sandbox that was seen alive is handed out again without another look.
 const TRUST: Duration = Duration::from_secs(1);
+
+/// How long anybody waits for the journal.
+const JOURNAL_LIMIT: Duration = Duration::from_secs(30);
 
 /// Between two tries to reach an engine that was silent at start.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
@@ -52,14 +59,16 @@ pub enum ServiceError {
     Profiles(#[from] ProfileError),
     #[error("{key}: {source}")]
     Setting { key: &'static str, source: Box<dyn std::error::Error + Send + Sync> },
-    #[error("state.dir: {path}: {source}")]
-    State { path: PathBuf, source: io::Error },
+    #[error(transparent)]
+    Journal(#[from] JournalError),
     #[error("socket: {0}")]
     Socket(#[from] BindError),
     #[error("the supervision tree did not start: {0}")]
     Spawn(#[from] SpawnErr),
     #[error("the root of the supervision tree ended")]
     RootEnded,
+    #[error("the journal ended")]
+    JournalEnded,
 }
 
 /// A service that is ready to serve.
@@ -74,39 +83,71 @@ pub struct Service {
     background: CancellationToken,
 }
 
+/// What the service is given of the outside.
+pub struct Outside<J> {
+    pub engine: Arc<dyn Engine>,
+    /// Never handed to a sandbox.
+    pub engine_sockets: Vec<PathBuf>,
+    pub journal: J,
+    /// A listening socket that somebody else keeps open across restarts.
+    pub listener: Option<UnixListener>,
+}
+
+impl<J> std::fmt::Debug for Outside<J> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Outside").field("engine_sockets", &self.engine_sockets).finish_non_exhaustive()
+    }
+}
+
 impl Service {
-    /// Starts everything up to the socket. `engine_sockets` are never handed to a sandbox.
-    pub async fn start(
-        config: &Config,
-        engine: Arc<dyn Engine>,
-        engine_sockets: &[PathBuf],
-    ) -> Result<Self, ServiceError> {
+    /// Starts everything up to the socket.
+    pub async fn start(config: &Config, outside: Outside<impl Journal>) -> Result<Self, ServiceError> {
         let instance: InstanceName = config.instance.name.parse()?;
         let profiles = Arc::new(profiles::profiles(&config.profiles, &config.engine.network)?);
         let socket = socket_options(config)?;
         let access = access(config)?;
-        make_state_directory(&config.state.dir)?;
-        let world = world(config, &instance, engine)?;
-        let volumes = volume_policy(config, engine_sockets)?;
+        let volumes = volume_policy(config, &outside.engine_sockets)?;
+        // Before the journal is read and the engine is touched: a second service that was started by mistake must not
+        // take what the first one is creating for something half made. Whoever connects meanwhile waits.
+        let listener = match outside.listener {
+            Some(listener) => Listener::from_std(listener).map_err(setting("the inherited socket"))?,
+            None => Listener::bind(&socket).await?,
+        };
+        let (journal, contents) = JournalHandle::start(outside.journal, JOURNAL_LIMIT, None).await?;
+        let rules = Rules { trust: TRUST, profiles: Arc::clone(&profiles) };
+        let world = world(config, &instance, outside.engine, journal, rules)?;
         let engine = world.engine.clone();
 
-        // Before the engine is touched: a second service that was started by mistake must not take what the first one
-        // is creating for something half made. Whoever connects meanwhile waits.
-        let listener = Listener::bind(&socket).await?;
-        let (sandboxes, root_ended) = Sandboxes::start(world).await?;
+        let rhythm = Rhythm { reap: config.reaper.tick, reconcile: config.reconciler.interval };
+        let (sandboxes, root_ended) = Sandboxes::start(world, contents, rhythm).await?;
         let background = CancellationToken::new();
-        let groundwork = Groundwork {
+        let mut groundwork = Groundwork {
             engine: engine.clone(),
             sandboxes: sandboxes.clone(),
             networks: networks(config, &instance, &profiles),
+            instance: instance.clone(),
+            lock: None,
         };
-        if let Err(error) = groundwork.lay().await {
-            tracing::warn!(%error, "the engine does not answer yet; serving without it");
-            tokio::spawn(background.clone().run_until_cancelled_owned(groundwork.lay_when_it_answers()));
+        match groundwork.lay().await {
+            Err(error @ GroundworkError::Instance(_)) => return Err(error.into()),
+            Err(GroundworkError::Engine(error)) => {
+                tracing::warn!(%error, "the engine does not answer yet; serving without it");
+            }
+            Ok(()) => {}
         }
+        tokio::spawn(background.clone().run_until_cancelled_owned(groundwork.keep()));
+        tokio::spawn(background.clone().run_until_cancelled_owned(systemd::feed_watchdog(sandboxes.clone())));
 
-        let handler =
-            Handler { instance, sandboxes: sandboxes.clone(), engine, volumes, profiles, started: Instant::now() };
+        let handler = Handler {
+            instance,
+            sandboxes: sandboxes.clone(),
+            engine,
+            volumes,
+            profiles,
+            clock: Arc::new(SystemClock),
+            max_lease: config.leases.max,
+            started: Instant::now(),
+        };
         let server = Server::new(handler, limits(config), access);
         Ok(Self { sandboxes, root_ended, server, listener, grace: config.shutdown.grace, background })
     }
@@ -115,17 +156,20 @@ impl Service {
     pub async fn run(self, stop: CancellationToken) -> Result<(), ServiceError> {
         let Service { sandboxes, mut root_ended, server, listener, grace, background } = self;
         let serving = tokio::spawn(server.serve(listener, stop.clone(), grace));
+        systemd::ready();
         let outcome = tokio::select! {
             () = stop.cancelled() => Ok(()),
             // Nothing can be answered any more: better to be started again.
             _ = &mut root_ended => Err(ServiceError::RootEnded),
+            () = sandboxes.journal().ended() => Err(ServiceError::JournalEnded),
         };
         tracing::info!("stopping");
+        systemd::stopping();
         stop.cancel();
-        background.cancel();
         let stopping = Instant::now();
         let _ = serving.await;
         sandboxes.shut_down(grace.saturating_sub(stopping.elapsed())).await;
+        background.cancel();
         tracing::info!("stopped; sandboxes stay");
         outcome
     }
@@ -136,34 +180,58 @@ struct Groundwork {
     engine: Bounded,
     sandboxes: Sandboxes,
     networks: Vec<NetworkSpec>,
+    instance: InstanceName,
+    lock: Option<InstanceLock>,
+}
+
+#[derive(Debug, thiserror::Error)]
+enum GroundworkError {
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    #[error(transparent)]
+    Instance(#[from] InstanceLockError),
+}
+
+impl From<GroundworkError> for ServiceError {
+    fn from(error: GroundworkError) -> Self {
+        ServiceError::Setting { key: "engine", source: Box::new(error) }
+    }
 }
 
 impl Groundwork {
-    async fn lay(&self) -> Result<(), EngineError> {
+    async fn lay(&mut self) -> Result<(), GroundworkError> {
+        let identity = self.engine.identify().await?;
+        if self.lock.is_none() {
+            self.lock = Some(InstanceLock::acquire(&self.instance, &identity.host)?);
+        }
         for network in &self.networks {
             self.engine.ensure_network(network).await?;
         }
-        let adoption = self.sandboxes.adopt().await?;
-        metrics::counter!("sandboxd_adoptions_total", "result" => "adopted").increment(adoption.adopted as u64);
-        metrics::counter!("sandboxd_adoptions_total", "result" => "skipped").increment(adoption.skipped as u64);
-        tracing::info!(adopted = adoption.adopted, skipped = adoption.skipped, "the engine answers");
+        self.sandboxes.reconcile(Trigger::Start, false).await?;
         Ok(())
     }
 
-    async fn lay_when_it_answers(self) {
+    /// Tries until the engine has answered once, and then holds the instance as long as the service runs.
+    async fn keep(mut self) {
         let mut pause = FIRST_PAUSE;
-        loop {
+        while self.lock.is_none() || !self.sandboxes.is_listed().await {
             tokio::time::sleep(pause).await;
-            match self.lay().await {
-                Ok(()) => return,
-                Err(error) => tracing::debug!(%error, "the engine does not answer yet"),
+            if let Err(error) = self.lay().await {
+                tracing::debug!(%error, "the engine does not answer yet");
             }
             pause = (pause * 2).min(LONGEST_PAUSE);
         }
+        std::future::pending().await
     }
 }
 
-fn world(config: &Config, instance: &InstanceName, engine: Arc<dyn Engine>) -> Result<World, ServiceError> {
+fn world(
+    config: &Config,
+    instance: &InstanceName,
+    engine: Arc<dyn Engine>,
+    journal: JournalHandle,
+    rules: Rules,
+) -> Result<World, ServiceError> {
     let directories = DirectoriesOnDisk::open(&config.chats.root).map_err(setting("chats.root"))?;
     let timeouts = &config.engine.timeouts;
     let limits = EngineLimits {
@@ -189,7 +257,8 @@ fn world(config: &Config, instance: &InstanceName, engine: Arc<dyn Engine>) -> R
             remove: config.teardown.remove,
             total: config.teardown.total,
         },
-        trust: TRUST,
+        journal,
+        rules,
     })
 }
 
@@ -243,15 +312,6 @@ fn limits(config: &Config) -> Limits {
         max_output: usize::try_from(socket.max_output.bytes()).unwrap_or(usize::MAX),
         ..Limits::default()
     }
-}
-
-fn make_state_directory(path: &Path) -> Result<(), ServiceError> {
-    use std::os::unix::fs::DirBuilderExt;
-    std::fs::DirBuilder::new()
-        .recursive(true)
-        .mode(0o711)
-        .create(path)
-        .map_err(|source| ServiceError::State { path: path.to_owned(), source })
 }
 
 fn setting<E: std::error::Error + Send + Sync + 'static>(key: &'static str) -> impl Fn(E) -> ServiceError {

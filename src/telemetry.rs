@@ -65,7 +65,11 @@ fn describe() {
     describe_counter!("sandboxd_transitions_total", "Changes of a sandbox's status, by new status and reason");
     describe_counter!("sandboxd_owed_tear_down_retries_total", "Removals that failed and are tried again");
     describe_counter!("sandboxd_chat_restarts_total", "Actors of chats that failed and were started again");
-    describe_counter!("sandboxd_adoptions_total", "Containers found at start-up, by what became of them");
+    describe_counter!("sandboxd_reconcile_actions_total", "What reconciliation did, by its reason");
+    describe_counter!("sandboxd_reconcile_passes_total", "Passes of the reconciler by trigger and result");
+    describe_histogram!("sandboxd_reconcile_duration_seconds", Unit::Seconds, "Passes of the reconciler");
+    describe_gauge!("sandboxd_deadlines", "Chats whose end is timed");
+    describe_histogram!("sandboxd_reaper_pass_duration_seconds", Unit::Seconds, "Looks at the deadlines");
     describe_histogram!("sandboxd_journal_commit_duration_seconds", Unit::Seconds, "Commits with their sync to disk");
     describe_histogram!("sandboxd_journal_batch_writes", "Writes that share a commit");
     describe_counter!("sandboxd_journal_failures_total", "Failed commits and writes turned away, by kind of error");

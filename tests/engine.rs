@@ -4,16 +4,20 @@
 mod support;
 
 use std::collections::HashSet;
+use std::path::PathBuf;
 use std::time::Duration;
 
+use futures_util::StreamExt;
 use sandboxd::engine::docker::DockerEngine;
 use sandboxd_actors::container::ContainerSpec;
+use sandboxd_actors::engine::events::{EngineEvent, EngineEvents, Happening};
 use sandboxd_actors::engine::{ContainerState, Engine, EngineError, Exit, Health, NetworkSpec};
 use sandboxd_actors::environment::Environment;
 use sandboxd_actors::host_path::HostPath;
 use sandboxd_actors::ids::ContainerId;
 use sandboxd_actors::profile::{Limits, Network, User};
 use support::{TestInstance, eventually};
+use tokio::net::{UnixListener, UnixStream};
 
 fn nobody() -> ContainerId {
     ContainerId::new("0123456789abcdef")
@@ -254,6 +258,159 @@ async fn a_health_check_is_seen_to_succeed_and_to_fail() {
     };
     becomes(healthy, Health::Healthy).await;
     becomes(unhealthy, Health::Unhealthy).await;
+}
+
+// ---- what it tells ----
+
+#[tokio::test]
+async fn the_life_of_a_container_is_told_in_order() {
+    let instance = TestInstance::new();
+    let mut events = Told::by(&instance).await;
+    let (chat, spec) = instance.chat_spec("exit 3");
+    let id = instance.launch(&spec).await;
+    assert_eq!(events.next().await, EngineEvent { container: id.clone(), chat, what: Happening::Started });
+    assert_eq!(events.next().await.what, Happening::Died);
+    // A look that is made because of it must not come too early.
+    let exit = Exit { code: 3, oom_killed: false };
+    assert_eq!(instance.observe(&id).await.state, ContainerState::Exited(Some(exit)));
+    instance.engine.remove(&id).await.unwrap();
+    assert_eq!(events.next().await, EngineEvent { container: id, chat, what: Happening::Destroyed });
+}
+
+#[tokio::test]
+async fn running_out_of_memory_is_told() {
+    let instance = TestInstance::new();
+    let mut events = Told::by(&instance).await;
+    let (_, mut spec) = instance.chat_spec("exec tail /dev/zero");
+    spec.limits = Limits { memory_bytes: 16 << 20, ..spec.limits };
+    instance.launch(&spec).await;
+    let told = events.until(&[Happening::OutOfMemory, Happening::Died]).await;
+    assert_eq!(told[0], Happening::Started);
+}
+
+#[tokio::test]
+async fn stopping_and_pausing_are_told() {
+    let instance = TestInstance::new();
+    let mut events = Told::by(&instance).await;
+    let (_, spec) = instance.chat_spec("exec sleep infinity");
+    let id = instance.launch(&spec).await;
+    let raw = instance.raw().await;
+    raw.pause_container(id.as_str()).await.unwrap();
+    raw.unpause_container(id.as_str()).await.unwrap();
+    assert_eq!(events.until(&[Happening::Resumed]).await, [Happening::Started, Happening::Paused, Happening::Resumed]);
+    instance.engine.stop(&id, Duration::ZERO).await.unwrap();
+    events.until(&[Happening::Died, Happening::Stopped]).await;
+}
+
+#[tokio::test]
+async fn a_failing_health_check_is_told() {
+    let instance = TestInstance::new();
+    let mut events = Told::by(&instance).await;
+    let (_, mut spec) = instance.chat_spec("exec sleep infinity");
+    spec.image = "sandboxd-healthcheck:test".into();
+    instance.launch(&spec).await;
+    assert_eq!(events.until(&[Happening::Unhealthy]).await, [Happening::Started, Happening::Unhealthy]);
+}
+
+#[tokio::test]
+async fn an_instance_is_told_of_its_own_sandboxes_only() {
+    let (ours, theirs) = (TestInstance::new(), TestInstance::new());
+    let mut events = Told::by(&ours).await;
+    theirs.launch(&theirs.chat_spec("true").1).await;
+    // Ours, but of no chat.
+    ours.launch(&ours.spec("true")).await;
+    let id = ours.launch(&ours.chat_spec("exec sleep infinity").1).await;
+    assert_eq!(events.next().await.container, id);
+}
+
+#[tokio::test]
+async fn nothing_falls_between_the_opening_of_a_stream_and_its_first_use() {
+    let instance = TestInstance::new();
+    let events = Told::by(&instance).await;
+    let (_, spec) = instance.chat_spec("true");
+    let id = instance.launch(&spec).await;
+    instance.exit(&id).await;
+    instance.engine.remove(&id).await.unwrap();
+    let mut events = events;
+    let told = events.until(&[Happening::Started, Happening::Died, Happening::Destroyed]).await;
+    assert_eq!(told, [Happening::Started, Happening::Died, Happening::Destroyed]);
+}
+
+#[tokio::test]
+async fn a_stream_whose_engine_goes_away_ends_with_an_error() {
+    let instance = TestInstance::new();
+    let proxy = Proxy::to(&instance).await;
+    let engine = DockerEngine::connect(&proxy.host()).unwrap();
+    let mut events = engine.watch(&instance.name).await.unwrap();
+    let (_, spec) = instance.chat_spec("exec sleep infinity");
+    instance.launch(&spec).await;
+    assert_eq!(events.next().await.unwrap().unwrap().what, Happening::Started);
+
+    proxy.close();
+    let error = events.next().await.unwrap().unwrap_err();
+    assert!(error.is_unavailable(), "{error}");
+    assert!(events.next().await.is_none());
+    let error = engine.watch(&instance.name).await.map(drop).unwrap_err();
+    assert!(matches!(error, EngineError::Unreachable { .. }), "{error}");
+}
+
+/// What an instance is told. A test in which nothing more is told fails instead of waiting.
+struct Told(EngineEvents);
+
+impl Told {
+    async fn by(instance: &TestInstance) -> Self {
+        Self(instance.engine.watch(&instance.name).await.unwrap())
+    }
+
+    async fn next(&mut self) -> EngineEvent {
+        let next = tokio::time::timeout(Duration::from_secs(30), self.0.next()).await.expect("more is told");
+        next.expect("the stream goes on").unwrap()
+    }
+
+    /// All that is told until each of these was, in whatever order.
+    async fn until(&mut self, awaited: &[Happening]) -> Vec<Happening> {
+        let mut told = Vec::new();
+        while !awaited.iter().all(|what| told.contains(what)) {
+            told.push(self.next().await.what);
+        }
+        told
+    }
+}
+
+/// Another way to the engine, which can be closed.
+struct Proxy {
+    socket: PathBuf,
+    serving: tokio::task::JoinHandle<()>,
+}
+
+impl Proxy {
+    async fn to(instance: &TestInstance) -> Self {
+        let host = instance.engine.identify().await.unwrap().host;
+        let engine = PathBuf::from(host.strip_prefix("unix://").unwrap());
+        let socket = instance.path("proxy.sock");
+        let listener = UnixListener::bind(&socket).unwrap();
+        let serving = tokio::spawn(async move {
+            // Connections end with this task.
+            let mut connections = tokio::task::JoinSet::new();
+            while let Ok((mut client, _)) = listener.accept().await {
+                let engine = engine.clone();
+                connections.spawn(async move {
+                    let mut engine = UnixStream::connect(engine).await.unwrap();
+                    let _ = tokio::io::copy_bidirectional(&mut client, &mut engine).await;
+                });
+            }
+        });
+        Self { socket, serving }
+    }
+
+    fn host(&self) -> String {
+        format!("unix://{}", self.socket.display())
+    }
+
+    fn close(&self) {
+        std::fs::remove_file(&self.socket).unwrap();
+        self.serving.abort();
+    }
 }
 
 // ---- what it prints ----

@@ -55,6 +55,7 @@ fn creation() -> (ChatId, Vec<Draft>) {
         last_activity_at: now,
         expires_at: now + chrono::TimeDelta::seconds(300),
         idle_timeout: Duration::from_secs(7200),
+        held_until: None,
     };
     let change = Change {
         at: now,

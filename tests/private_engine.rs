@@ -53,6 +53,7 @@ async fn story() {
     spec.network = Network::Named(instance.network().name);
     let container = instance.launch(&spec).await;
     let before = instance.observe(&container).await;
+    let mut events = instance.engine.watch(&instance.name).await.unwrap();
 
     // Killed, it comes back, and its container never noticed.
     let first = pid(runtime).unwrap();
@@ -63,6 +64,8 @@ async fn story() {
     })
     .await;
     assert_eq!(instance.observe(&container).await, before);
+    assert!(events.next().await.unwrap().is_err());
+    assert!(events.next().await.is_none());
 
     // Found again by a service whose predecessor was killed.
     drop(engine);
@@ -70,7 +73,9 @@ async fn story() {
     assert_eq!((engine.host(), pid(runtime)), (host.as_str(), Some(second)));
 
     // Stopped while a container runs, it leaves that alone.
+    let mut events = instance.engine.watch(&instance.name).await.unwrap();
     engine.stop().await;
+    assert!(events.next().await.unwrap().is_err());
     assert!(instance.engine.identify().await.is_err());
     let engine = PrivateEngine::start(directory.path()).await.unwrap();
     assert_eq!(instance.observe(&container).await, before);

@@ -13,16 +13,18 @@ use sandboxd::protocol::request::Id;
 use sandboxd::server::Limits;
 use sandboxd_actors::directories::DirectoryError;
 use sandboxd_actors::engine::{EngineError, Exit, Operation};
-use sandboxd_actors::ids::{ContainerId, SessionId};
-use sandboxd_actors::outcome::{Death, Launch, Outcome, SandboxError, StartFailure};
+use sandboxd_actors::ids::{ContainerId, LeaseId, SessionId};
+use sandboxd_actors::outcome::{Death, Launch, NotSaved, Outcome, SandboxError, StartFailure};
+use sandboxd_actors::reconciler::plan::Because;
 use sandboxd_actors::sandbox::{Reason, Status};
 use serde_json::{Value, json};
 use support::{Service, request};
+use tokio::io::AsyncWriteExt;
 
 const DOCUMENT: &str = include_str!("../docs/protocol.md");
 
 /// What differs from one run to the next: only its type is compared.
-const VOLATILE: [&str; 15] = [
+const VOLATILE: [&str; 20] = [
     "session_id",
     "container_id",
     "ip",
@@ -31,6 +33,11 @@ const VOLATILE: [&str; 15] = [
     "last_activity_at",
     "expires_at",
     "idle_expires_at",
+    "held_until",
+    "ends_at",
+    "lease_id",
+    "lease_until",
+    "at",
     "uptime",
     "version",
     "api_version",
@@ -72,14 +79,19 @@ fn first_column(rows: &[Vec<String>]) -> BTreeSet<String> {
     rows.iter().map(|row| row[0].trim_matches('`').to_owned()).collect()
 }
 
-/// Requests, each with its answer.
-fn examples(section: &str) -> Vec<(Value, Value)> {
-    let blocks: Vec<Value> = section
+fn messages(section: &str) -> Vec<Value> {
+    section
         .split("```json\n")
         .skip(1)
         .map(|rest| rest.split("```").next().expect("an end"))
         .map(|block| serde_json::from_str(block).unwrap_or_else(|error| panic!("{error}: {block}")))
-        .collect();
+        .collect()
+}
+
+/// Requests, each with its answer.
+fn examples(section: &str) -> Vec<(Value, Value)> {
+    // What has no id is sent on top of the answer.
+    let blocks: Vec<Value> = messages(section).into_iter().filter(|message| message.get("id").is_some()).collect();
     assert!(blocks.len().is_multiple_of(2), "an example is a request and its answer");
     blocks.chunks(2).map(|pair| (pair[0].clone(), pair[1].clone())).collect()
 }
@@ -95,15 +107,64 @@ async fn every_example_is_answered_as_documented() {
     let service = Service::start().await;
     let mut caller = service.connect().await;
     let mut played = BTreeSet::new();
+    let mut lease = Value::Null;
     for (mut request, documented) in examples(DOCUMENT) {
         if let Some(volume) = request.pointer_mut("/params/volume_host_path") {
             *volume = json!(service.volume);
         }
+        if let Some(held) = request.pointer_mut("/params/lease_id") {
+            *held = lease.take();
+        }
+        played.insert(request["method"].as_str().expect("a method").to_owned());
+        if request["method"] == Method::EventsWatch.name() {
+            // It is answered at the end of its connection; see below.
+            continue;
+        }
         let answer = caller.ask(format!("{request}\n")).await;
         assert_alike("", &documented, &answer);
-        played.insert(request["method"].as_str().expect("a method").to_owned());
+        if let Some(held) = answer.pointer("/result/lease_id") {
+            lease = held.clone();
+        }
     }
     assert_eq!(played, words(Method::ALL.map(Method::name)), "each method has an example");
+}
+
+#[tokio::test]
+async fn a_watch_brings_what_is_documented() {
+    let service = Service::start().await;
+    let (create, _) = examples(method_section(Method::SandboxCreate)).remove(0);
+    let chat = create["params"]["chat_id"].as_str().expect("a chat");
+    let params =
+        json!({ "chat_id": chat, "agent_id": create["params"]["agent_id"], "volume_host_path": service.volume });
+    service.connect().await.ask(request(1, "sandbox.create", &params)).await;
+
+    let documented = messages(method_section(Method::EventsWatch));
+    let [watch, watching, event, gap, answer] = &documented[..] else { panic!("{documented:?}") };
+    let mut watcher = service.connect().await;
+    assert_alike("", watching, &watcher.ask(format!("{watch}\n")).await);
+    assert_alike("", event, &watcher.answer().await);
+    watcher.sink.shutdown().await.expect("half closed");
+    assert_alike("", answer, &watcher.answer().await);
+    assert_eq!(watcher.next().await, None);
+
+    service.journal.keep_events(1);
+    let mut late = service.connect().await;
+    late.ask(request(2, "sandbox.delete", &json!({ "chat_id": chat }))).await;
+    assert_eq!(late.ask(format!("{watch}\n")).await["method"], watching["method"]);
+    let mut found = late.answer().await;
+    assert!(found["params"]["resumes_at"].as_u64() > Some(2), "{found}");
+    found["params"]["resumes_at"] = gap["params"]["resumes_at"].clone();
+    assert_alike("", gap, &found);
+
+    let section = method_section(Method::EventsWatch);
+    let fields = first_column(&table(section, "| of an event | type | meaning |"));
+    assert_covers(&fields, &event["params"]["event"]);
+    for (row, shown) in table(section, "| notification | further params | meaning |").iter().zip([watching, event, gap])
+    {
+        assert_eq!(row[0].trim_matches('`'), shown["method"]);
+        let params = shown["params"].as_object().expect("an object").keys().filter(|name| *name != "id");
+        assert_eq!(quoted(&row[1]), params.cloned().collect::<Vec<_>>());
+    }
 }
 
 fn assert_alike(path: &str, documented: &Value, actual: &Value) {
@@ -159,7 +220,7 @@ fn the_documented_results_are_those_of_the_examples() {
     for method in Method::ALL {
         let section = method_section(method);
         let mut documented = first_column(&table(section, FIELDS));
-        if matches!(method, Method::SandboxCreate | Method::SandboxGet) {
+        if section.contains("**Result**: [a sandbox](#a-sandbox)") {
             documented.extend(of_a_sandbox.clone());
         }
         for result in examples(section).iter().filter_map(|(_, answer)| answer.get("result")) {
@@ -196,8 +257,27 @@ fn collect_paths(path: &str, value: &Value, all: &mut BTreeSet<String>, leaves: 
 #[test]
 fn the_documented_words_are_those_of_the_code() {
     let sandbox = section("## A sandbox");
-    assert_eq!(first_column(&table(sandbox, "| status | meaning |")), words(Status::ALL.map(Status::as_str)));
-    assert_eq!(first_column(&table(sandbox, "| reason | meaning |")), words(Reason::ALL.map(Reason::as_str)));
+    assert_eq!(
+        first_column(&table(sandbox, "| status | meaning |")),
+        Status::ALL.iter().map(|status| status.as_str().to_owned()).collect()
+    );
+    assert_eq!(
+        first_column(&table(sandbox, "| reason | meaning |")),
+        Reason::ALL.iter().map(|reason| reason.as_str().to_owned()).collect()
+    );
+
+    let reconcile = method_section(Method::SystemReconcile);
+    let because = [
+        Because::Resumed,
+        Because::AdoptedFromLabels,
+        Because::Ended,
+        Because::Vanished,
+        Because::RemovalUnfinished,
+        Because::NeverAcknowledged,
+    ];
+    let mut known = words(because.map(Because::as_str));
+    known.insert("left_alone".to_owned());
+    assert_eq!(first_column(&table(reconcile, "| because | meaning |")), known);
 
     let create = table(method_section(Method::SandboxCreate), "| field | type | meaning |");
     let in_quotes = |row: &[String]| quoted(&row[2]).iter().map(|word| word.trim_matches('"').to_owned()).collect();
@@ -308,12 +388,20 @@ fn every_error() -> Vec<Error> {
         death(137, false),
         death(137, true),
         StartFailure::Deleted,
-        StartFailure::PredecessorRemains(refused()),
+        StartFailure::PredecessorRemains(refused().into()),
+        StartFailure::NotSaved(NotSaved("full".into())),
         StartFailure::Defect("panic".into()),
     ];
     let from_the_core = failures.into_iter().map(|failure| SandboxError::StartFailed { chat, failure }).chain([
         SandboxError::Conflict { chat, session: SessionId::random(), fields: vec!["agent_id"] },
-        SandboxError::DeleteOwed { chat, error: refused() },
+        SandboxError::DeleteOwed { chat, error: refused().into() },
+        SandboxError::DeleteOwed { chat, error: unreachable().into() },
+        SandboxError::DeleteOwed { chat, error: NotSaved("full".into()).into() },
+        SandboxError::NotListed,
+        SandboxError::NotFound { chat },
+        SandboxError::NotRunning { chat, status: Status::Failed },
+        SandboxError::NoSuchLease { chat, lease: LeaseId::random() },
+        SandboxError::NotSaved { chat, error: NotSaved("full".into()) },
         SandboxError::Unknown { chat, error: refused() },
         SandboxError::Recovering { chat, retry_after: Duration::from_secs(1) },
         SandboxError::ShuttingDown,

@@ -7,8 +7,9 @@ use std::path::Path;
 
 use sandboxd_actors::engine::Operation;
 use sandboxd_actors::engine::fake::Fault;
-use serde_json::Value;
-use support::{Service, chat};
+use serde_json::{Value, json};
+use support::{PATIENCE, Service, chat, request};
+use tokio::io::{AsyncBufReadExt, BufReader};
 
 struct Ran {
     code: Option<i32>,
@@ -112,4 +113,82 @@ async fn health_is_in_the_exit_code() {
     assert!(ill.code == Some(1) && ill.output.contains("degraded"), "{}", ill.output);
     let info = run(&service.socket, &["info"]).await;
     assert!(info.code == Some(0) && info.output.contains("default, other"), "{}", info.output);
+}
+
+#[tokio::test]
+async fn a_sandbox_is_renewed_touched_leased_and_released() {
+    let service = Service::start().await;
+    let chat = chat();
+    assert_eq!(create(&service, &chat, &[]).await.code, Some(0));
+    let renewed = run(&service.socket, &["renew", &chat, "--ttl", "1h"]).await;
+    assert!(renewed.code == Some(0) && renewed.output.contains("(in 59m 5"), "{}{}", renewed.output, renewed.errors);
+    assert_eq!(run(&service.socket, &["touch", &chat]).await.code, Some(0));
+    let leased = run(&service.socket, &["--json", "lease", &chat, "--for", "5m", "--durable"]).await;
+    let leased: Value = serde_json::from_str(&leased.output).expect("one JSON object");
+    let lease = leased["lease_id"].as_str().expect("an id");
+    let shown = run(&service.socket, &["get", &chat]).await;
+    assert!(shown.output.contains("no (leased)"), "{}", shown.output);
+    let released = run(&service.socket, &["release", &chat, lease]).await;
+    assert!(released.code == Some(0) && released.output.contains("no (recent_activity)"), "{}", released.output);
+    let again = run(&service.socket, &["release", &chat, lease]).await;
+    assert!(again.code == Some(1) && again.errors.contains("[lease_not_found]"), "{}", again.errors);
+    let reconciled = run(&service.socket, &["reconcile", "--dry-run"]).await;
+    assert_eq!((reconciled.code, reconciled.output.as_str()), (Some(0), "1 containers, 0 to do\n"));
+}
+
+#[tokio::test]
+async fn a_lease_is_held_as_long_as_the_command_runs() {
+    let service = Service::start().await;
+    let chat = chat();
+    assert_eq!(create(&service, &chat, &[]).await.code, Some(0));
+    let mut holding = following(&service.socket, &["--json", "lease", &chat, "--for", "5m"]);
+    assert!(holding.line().await.contains("\"lease_id\""));
+    let mut caller = service.connect().await;
+    let get = request(1, "sandbox.get", &json!({ "chat_id": chat }));
+    assert_eq!(caller.ask(&get).await["result"]["idle"]["because"], "leased");
+    holding.child.kill().await.expect("ended");
+    while !caller.ask(&get).await["result"]["held_until"].is_null() {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn events_are_followed_line_by_line() {
+    let service = Service::start().await;
+    let chat = chat();
+    assert_eq!(create(&service, &chat, &[]).await.code, Some(0));
+    let mut watching = following(&service.socket, &["events", "--after", "0", "--chat", &chat]);
+    assert!(watching.line().await.ends_with(&format!("  {chat}  creating (requested)")));
+    assert!(watching.line().await.ends_with("creating -> running (ready)"));
+    assert_eq!(run(&service.socket, &["delete", &chat]).await.code, Some(0));
+    assert!(watching.line().await.ends_with("running -> deleting (requested)"));
+    assert!(watching.line().await.ends_with("deleting -> gone (requested)"));
+    service.shutdown.cancel();
+    assert_eq!(watching.child.wait().await.expect("ended").code(), Some(0));
+}
+
+/// A command that goes on until it is ended.
+struct Following {
+    child: tokio::process::Child,
+    lines: tokio::io::Lines<BufReader<tokio::process::ChildStdout>>,
+}
+
+fn following(socket: &Path, arguments: &[&str]) -> Following {
+    let mut child = tokio::process::Command::new(env!("CARGO_BIN_EXE_sandboxctl"))
+        .env("SANDBOXD_SOCKET", socket)
+        .args(arguments)
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::null())
+        .kill_on_drop(true)
+        .spawn()
+        .expect("sandboxctl runs");
+    let lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+    Following { child, lines }
+}
+
+impl Following {
+    async fn line(&mut self) -> String {
+        let line = tokio::time::timeout(PATIENCE, self.lines.next_line()).await.expect("in time");
+        line.expect("readable").expect("a line, not the end")
+    }
 }

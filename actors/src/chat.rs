@@ -8,13 +8,13 @@ pub mod admission;
 pub mod discovery;
 pub mod events;
 pub mod launch;
+mod leases;
 pub mod lifecycle;
 pub mod phase;
 pub mod readiness;
 pub mod teardown;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::sync::Semaphore;
 
@@ -23,8 +23,10 @@ use crate::container::MountPoints;
 use crate::directories::ChatDirectories;
 use crate::engine::bounded::Bounded;
 use crate::ids::InstanceName;
+use crate::journal::JournalHandle;
 use crate::probe::Probe;
 
+pub use lifecycle::Rules;
 pub use teardown::TeardownLimits;
 
 /// What every chat needs of the world.
@@ -39,8 +41,8 @@ pub struct World {
     pub clock: Arc<dyn Clock>,
     pub mounts: MountPoints,
     pub teardown: TeardownLimits,
-    /// How long a sandbox that was seen alive is handed out again without another look.
-    pub trust: Duration,
+    pub journal: JournalHandle,
+    pub rules: Rules,
 }
 
 impl std::fmt::Debug for World {

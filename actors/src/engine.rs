@@ -9,6 +9,7 @@
 //! - **The caller sets the deadline.** [`bounded::Bounded`] puts one on every call.
 
 pub mod bounded;
+pub mod events;
 #[cfg(feature = "fake-engine")]
 pub mod fake;
 
@@ -21,6 +22,7 @@ use async_trait::async_trait;
 use crate::clock::Timestamp;
 use crate::container::ContainerSpec;
 use crate::ids::{ContainerId, InstanceName};
+use events::EngineEvents;
 
 #[async_trait]
 pub trait Engine: Send + Sync + 'static {
@@ -52,6 +54,10 @@ pub trait Engine: Send + Sync + 'static {
 
     /// The last lines of standard output and error, oldest first.
     async fn log_tail(&self, container: &ContainerId, lines: usize) -> Result<Vec<String>, EngineError>;
+
+    /// What happens to the containers of this instance, from this call on: nothing that happens after it was answered
+    /// is missing, until the stream ends. It ends only with an error, after which events are lost.
+    async fn watch(&self, instance: &InstanceName) -> Result<EngineEvents, EngineError>;
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -184,6 +190,7 @@ pub enum Operation {
     Stop,
     Remove,
     LogTail,
+    Watch,
 }
 
 impl Operation {
@@ -199,6 +206,7 @@ impl Operation {
             Operation::Stop => "stop",
             Operation::Remove => "remove",
             Operation::LogTail => "log_tail",
+            Operation::Watch => "watch",
         }
     }
 }

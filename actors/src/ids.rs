@@ -57,6 +57,24 @@ impl FromStr for SessionId {
     }
 }
 
+/// A caller's hold on a sandbox.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct LeaseId(Uuid);
+
+impl LeaseId {
+    pub fn random() -> Self {
+        Self(Uuid::new_v4())
+    }
+}
+
+impl FromStr for LeaseId {
+    type Err = InvalidId;
+
+    fn from_str(text: &str) -> Result<Self, InvalidId> {
+        parse_uuid(text).map(Self)
+    }
+}
+
 /// The agent that works in a sandbox. Opaque to the service, but never blank.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct AgentId(Arc<str>);
@@ -153,7 +171,7 @@ macro_rules! shown_as_text {
         }
     )*};
 }
-shown_as_text!(ChatId, SessionId, AgentId, InstanceName, ProfileName, ContainerId, ContainerName, Generation);
+shown_as_text!(ChatId, SessionId, LeaseId, AgentId, InstanceName, ProfileName, ContainerId, ContainerName, Generation);
 
 macro_rules! borrowed_as_str {
     ($($id:ident),*) => {$(

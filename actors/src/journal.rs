@@ -39,6 +39,11 @@ pub trait Journal: Send + 'static {
     /// What was promised when the service last ran.
     fn load(&mut self) -> Result<Contents, JournalError>;
 
+    /// One chat's sandbox, as it was last written down.
+    fn sandbox(&mut self, chat: ChatId) -> Result<Option<Sandbox>, JournalError> {
+        Ok(self.load()?.sandboxes.into_iter().find(|sandbox| sandbox.chat == chat))
+    }
+
     /// All entries, in their order, or none. When it returns, they are on disk.
     fn commit(&mut self, entries: &[Entry]) -> Result<(), JournalError>;
 

@@ -13,7 +13,7 @@ use crate::ids::{AgentId, ChatId, InstanceName, ProfileName, SessionId};
 pub const MANAGED: &str = "sandboxd.managed";
 pub const SCHEMA: &str = "sandboxd.schema";
 pub const INSTANCE: &str = "sandboxd.instance";
-const CHAT_ID: &str = "sandboxd.chat-id";
+pub const CHAT_ID: &str = "sandboxd.chat-id";
 const SESSION_ID: &str = "sandboxd.session-id";
 const AGENT_ID: &str = "sandboxd.agent-id";
 const VOLUME: &str = "sandboxd.volume";

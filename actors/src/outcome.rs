@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use crate::directories::DirectoryError;
 use crate::engine::{EngineError, Exit};
-use crate::ids::{ChatId, ContainerId, SessionId};
-use crate::sandbox::{Reason, Sandbox};
+use crate::ids::{ChatId, ContainerId, LeaseId, SessionId};
+use crate::sandbox::{Reason, Sandbox, Status};
 
 /// The answer to a create.
 #[derive(Debug, Clone, PartialEq)]
@@ -73,13 +73,22 @@ pub enum SandboxError {
     StartFailed { chat: ChatId, failure: StartFailure },
     /// The removal is owed from now on and tried again until it succeeds.
     #[error("the sandbox of chat {chat} is not removed yet and will be tried again: {error}")]
-    DeleteOwed { chat: ChatId, error: EngineError },
+    DeleteOwed { chat: ChatId, error: RemovalError },
     /// What the engine holds for this chat is not known, so nothing was decided.
     #[error("the sandbox of chat {chat} cannot be looked up: {error}")]
     Unknown { chat: ChatId, error: EngineError },
     /// The engine has not answered since the service started, so what there is is not known.
     #[error("the engine has not been listed yet")]
     NotListed,
+    #[error("chat {chat} has no sandbox")]
+    NotFound { chat: ChatId },
+    #[error("the sandbox of chat {chat} is {status}, not running")]
+    NotRunning { chat: ChatId, status: Status },
+    #[error("the sandbox of chat {chat} has no lease {lease}")]
+    NoSuchLease { chat: ChatId, lease: LeaseId },
+    /// Nothing was changed.
+    #[error("chat {chat}: {error}")]
+    NotSaved { chat: ChatId, error: NotSaved },
     /// What serves this chat broke down and comes back by itself.
     #[error("chat {chat} is being recovered, try again in {retry_after:?}")]
     Recovering { chat: ChatId, retry_after: Duration },
@@ -110,11 +119,29 @@ pub enum StartFailure {
     #[error("it was deleted while being created")]
     Deleted,
     #[error("the sandbox before it is not removed yet: {0}")]
-    PredecessorRemains(EngineError),
+    PredecessorRemains(RemovalError),
+    /// What is not on disk is not promised.
+    #[error(transparent)]
+    NotSaved(#[from] NotSaved),
     /// A defect of the service.
     #[error("the service failed: {0}")]
     Defect(String),
 }
+
+/// Why nothing is gone yet.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum RemovalError {
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    /// The container is gone, but the journal still says otherwise.
+    #[error(transparent)]
+    Journal(#[from] NotSaved),
+}
+
+/// The journal did not take it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("it could not be written to the journal: {0}")]
+pub struct NotSaved(pub String);
 
 /// How a container ended, as far as the engine tells.
 #[derive(Debug, Clone, PartialEq, Eq)]

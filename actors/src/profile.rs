@@ -31,6 +31,27 @@ pub struct Profile {
     pub readiness: Readiness,
     pub ttl: Duration,
     pub idle_timeout: Duration,
+    pub on_expire: OnExpire,
+    pub restart: Restart,
+}
+
+/// What becomes of a sandbox at its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum OnExpire {
+    #[default]
+    Delete,
+    /// Its processes end, its container stays.
+    Stop,
+}
+
+/// What becomes of a sandbox that ended by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Restart {
+    /// It stays failed until somebody asks for it.
+    #[default]
+    Never,
+    /// It is started again under the same session, less and less eagerly.
+    OnFailure,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -89,6 +89,8 @@ pub(crate) mod tests {
                 readiness: Readiness { check: ReadinessCheck::None, timeout: Duration::from_secs(30) },
                 ttl: Duration::from_secs(300),
                 idle_timeout: Duration::from_secs(7200),
+                on_expire: Default::default(),
+                restart: Default::default(),
             }),
             profile_named: false,
             environment: Environment::default(),

@@ -1,21 +1,33 @@
-//! The supervisor: one actor per chat that has, or is getting, a sandbox.
+//! The supervisor: one actor per chat that has, or is getting, a sandbox, and one each of those that serve all chats.
 //!
 //! Requests reach a chat through here, in mailbox order. Nothing in a handler waits for the engine.
 
+mod kept;
 mod roster;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
+use chrono::TimeDelta;
 use ractor::{Actor, ActorId, ActorProcessingErr, ActorRef, RpcReplyPort, SupervisionEvent};
 use tokio::time::Instant;
 
 use crate::chat::World;
 use crate::chat::actor::{self as chat, Call, Chat, Start};
-use crate::chat::discovery::Found;
-use crate::ids::ChatId;
+use crate::chat::events::Event;
+use crate::clock::Timestamp;
+use crate::engine::EngineError;
+use crate::ids::{ChatId, ContainerId};
+use crate::journal::Contents;
 use crate::outcome::{Deletion, SandboxError};
+use crate::reaper::{self, Reaper};
+use crate::reconciler::{self, Reconciler, Report, Trigger};
+use crate::sandbox::Sandbox;
+use crate::sandboxes::Rhythm;
+use crate::watcher::{self, Watcher};
+pub use kept::Child;
+use kept::Kept;
 use roster::{Roster, Route};
 
 /// Chats and the actors that serve them.
@@ -39,11 +51,50 @@ pub enum Message {
         chat: ChatId,
         incarnation: u64,
     },
-    /// Containers that a listing showed. From now on, a chat without an actor is a chat without a container.
-    Adopt {
-        found: Vec<Found>,
-        adopted: RpcReplyPort<usize>,
+    /// Gives chats actors that begin with these sandboxes. From now on, a chat without an actor has no container.
+    Attend {
+        sandboxes: Vec<Box<Sandbox>>,
+        attended: RpcReplyPort<()>,
     },
+    /// Every chat that has an actor.
+    Attended {
+        chats: RpcReplyPort<BTreeSet<ChatId>>,
+    },
+    /// A listing showed this live container for the chat, or none.
+    Seen {
+        chat: ChatId,
+        container: Option<ContainerId>,
+    },
+    /// The engine says that something happened to a container of the chat.
+    Stirred {
+        chat: ChatId,
+        container: ContainerId,
+    },
+    /// A chat's next deadline.
+    Arm {
+        chat: ChatId,
+        at: Timestamp,
+    },
+    Disarm {
+        chat: ChatId,
+    },
+    /// A chat's deadline has come.
+    Due {
+        chat: ChatId,
+    },
+    ClockStepped {
+        by: TimeDelta,
+    },
+    /// For the reconciler.
+    Reconcile {
+        because: Trigger,
+        dry_run: bool,
+        report: Option<RpcReplyPort<Result<Report, EngineError>>>,
+    },
+    /// A child of which there is one failed and may have a successor.
+    Restart(Child),
+    /// Answered in turn by this actor and the reaper, as a sign of progress.
+    Ping(RpcReplyPort<()>),
     /// Some chats in order of their ids, once it is known which there are.
     Page {
         after: Option<ChatId>,
@@ -63,22 +114,57 @@ pub enum Message {
 pub struct Root;
 
 #[derive(Debug)]
+pub struct Arguments {
+    pub world: Arc<World>,
+    pub contents: Contents,
+    pub rhythm: Rhythm,
+}
+
+#[derive(Debug)]
 pub struct State {
     world: Arc<World>,
+    rhythm: Rhythm,
+    reaper: Kept<reaper::Message>,
+    reconciler: Kept<reconciler::Message>,
+    watcher: Kept<watcher::Message>,
     roster: Roster<ActorRef<chat::Message>>,
     chats: HashMap<ActorId, (ChatId, u64)>,
-    /// Whether the engine has been listed: only then is an unknown chat known to have nothing.
-    listed: bool,
+    /// Until the engine has been listed: only then is an unknown chat known to have nothing.
+    unattended: Option<Unattended>,
     closed: bool,
+}
+
+/// What is to be handed to chats that have no actor yet.
+#[derive(Debug)]
+struct Unattended {
+    /// What the journal held when the service started.
+    contents: Arc<Contents>,
+    /// What happened, perhaps after it was listed.
+    stirred: BTreeMap<ChatId, ContainerId>,
 }
 
 impl Actor for Root {
     type Msg = Message;
     type State = State;
-    type Arguments = Arc<World>;
+    type Arguments = Arguments;
 
-    async fn pre_start(&self, _: ActorRef<Message>, world: Arc<World>) -> Result<State, ActorProcessingErr> {
-        Ok(State { world, roster: Roster::default(), chats: HashMap::new(), listed: false, closed: false })
+    async fn pre_start(&self, myself: ActorRef<Message>, arguments: Arguments) -> Result<State, ActorProcessingErr> {
+        let Arguments { world, contents, rhythm } = arguments;
+        let mut state = State {
+            world,
+            rhythm,
+            reaper: Kept::default(),
+            reconciler: Kept::default(),
+            watcher: Kept::default(),
+            roster: Roster::default(),
+            chats: HashMap::new(),
+            unattended: Some(Unattended { contents: Arc::new(contents), stirred: BTreeMap::new() }),
+            closed: false,
+        };
+        for child in Child::ALL {
+            state.start(&myself, child).await;
+        }
+        Ok(state)
     }
 
     async fn handle(
@@ -101,25 +187,45 @@ impl Actor for Root {
                     state.spawn(&myself, chat, Start::Unknown).await;
                 }
             }
-            Message::Adopt { found, adopted } => {
-                let mut count = 0;
-                for found in found {
+            Message::Attend { sandboxes, attended } => {
+                for sandbox in sandboxes {
                     // A chat that has an actor knows better than a listing made a moment ago.
-                    if !state.roster.contains(found.labels.chat) {
-                        let chat = found.labels.chat;
-                        state.spawn(&myself, chat, Start::Found(Box::new(found))).await;
-                        count += 1;
+                    if !state.roster.contains(sandbox.chat) {
+                        state.spawn(&myself, sandbox.chat, Start::Sandbox(sandbox)).await;
                     }
                 }
-                state.listed = true;
-                let _ = adopted.send(count);
+                for (chat, container) in
+                    state.unattended.take().map(|unattended| unattended.stirred).unwrap_or_default()
+                {
+                    state.stirred(chat, container);
+                }
+                let _ = attended.send(());
             }
+            Message::Attended { chats } => drop(chats.send(state.roster.chats().collect())),
+            Message::Seen { chat, container } => state.tell(chat, Event::Seen(container)),
+            Message::Stirred { chat, container } => state.stirred(chat, container),
+            Message::Due { chat } => state.tell(chat, Event::Due),
+            Message::ClockStepped { by } => {
+                for (_, actor) in state.roster.page(None, usize::MAX) {
+                    let _ = actor.cast(chat::Message::Event(Box::new(Event::ClockStepped { by })));
+                }
+            }
+            Message::Arm { chat, at } => state.reaper.cast(reaper::Message::Arm { chat, at }),
+            Message::Disarm { chat } => state.reaper.cast(reaper::Message::Disarm { chat }),
+            Message::Reconcile { because, dry_run, report } => {
+                state.reconciler.cast(reconciler::Message::Pass { because, dry_run, report });
+            }
+            Message::Restart(_) if state.closed => {}
+            Message::Restart(child) => state.start(&myself, child).await,
+            Message::Ping(pong) => state.reaper.cast(reaper::Message::Ping(pong)),
             Message::Page { after, limit, page } => {
-                let _ = page.send(state.listed.then(|| state.roster.page(after, limit)));
+                let _ = page.send(state.is_listed().then(|| state.roster.page(after, limit)));
             }
             Message::Count { count } => drop(count.send(state.roster.len())),
             Message::Close { chats } => {
                 state.closed = true;
+                state.watcher.stop();
+                state.reconciler.stop();
                 let _ = chats.send(state.roster.page(None, usize::MAX).into_iter().map(|(_, actor)| actor).collect());
             }
         }
@@ -139,6 +245,12 @@ impl Actor for Root {
             }
             _ => return Ok(()),
         };
+        if let Some((child, delay)) = state.ended(actor.get_id()) {
+            if !state.closed {
+                restart_after(&myself, delay, child, &why);
+            }
+            return Ok(());
+        }
         // One that was retired is no longer listed here.
         if let Some((chat, incarnation)) = state.chats.remove(&actor.get_id())
             && let Some(delay) = state.roster.crashed(chat, incarnation, Instant::now())
@@ -152,7 +264,7 @@ impl Actor for Root {
 
 impl State {
     async fn route(&mut self, myself: &ActorRef<Message>, chat: ChatId, call: Call) {
-        let start = if self.listed { Start::Absent } else { Start::Unknown };
+        let start = if self.is_listed() { Start::Absent } else { Start::Unknown };
         match self.roster.route(chat, Instant::now()) {
             Route::Down { retry_after } => return call.refuse(SandboxError::Recovering { chat, retry_after }),
             Route::Forward => {}
@@ -162,6 +274,9 @@ impl State {
                 (Call::Delete(answer), Start::Absent) => {
                     metrics::counter!("sandboxd_delete_total", "result" => "not_found").increment(1);
                     return drop(answer.send(Ok(Deletion::NotFound)));
+                }
+                (Call::Keep(_, answer), Start::Absent) => {
+                    return drop(answer.send(Err(SandboxError::NotFound { chat })));
                 }
                 (call, start) => {
                     self.spawn(myself, chat, start).await;
@@ -177,6 +292,63 @@ impl State {
         if let Some(actor) = self.roster.forward(chat) {
             let _ = actor.cast(chat::Message::Call(call));
         }
+    }
+
+    /// Tells a chat of something. One without an actor has nothing that it could happen to.
+    fn tell(&self, chat: ChatId, event: Event) {
+        if let Some(actor) = self.roster.serving(chat) {
+            let _ = actor.cast(chat::Message::Event(Box::new(event)));
+        }
+    }
+
+    fn stirred(&mut self, chat: ChatId, container: ContainerId) {
+        match &mut self.unattended {
+            Some(unattended) if !self.roster.contains(chat) => drop(unattended.stirred.insert(chat, container)),
+            _ => self.tell(chat, Event::Stirred { container }),
+        }
+    }
+
+    fn is_listed(&self) -> bool {
+        self.unattended.is_none()
+    }
+
+    async fn start(&mut self, myself: &ActorRef<Message>, child: Child) {
+        let (world, root) = (Arc::clone(&self.world), myself.clone());
+        let Rhythm { reap, reconcile } = self.rhythm;
+        let started = match child {
+            Child::Reaper => {
+                let arguments = reaper::Arguments { root, clock: Arc::clone(&world.clock), tick: reap };
+                self.reaper.start(Reaper, arguments, myself.get_cell()).await
+            }
+            Child::Reconciler => {
+                let unattended = self.unattended.as_ref().map(|unattended| Arc::clone(&unattended.contents));
+                let arguments = reconciler::Arguments { world, root, interval: reconcile, unattended };
+                self.reconciler.start(Reconciler, arguments, myself.get_cell()).await
+            }
+            Child::Watcher => self.watcher.start(Watcher, watcher::Arguments { world, root }, myself.get_cell()).await,
+        };
+        match started {
+            Err((why, delay)) => restart_after(myself, delay, child, &why),
+            // A new one knows of no deadline.
+            Ok(()) if child == Child::Reaper => {
+                for (_, actor) in self.roster.page(None, usize::MAX) {
+                    let _ = actor.cast(chat::Message::Rearm);
+                }
+            }
+            Ok(()) => {}
+        }
+    }
+
+    /// Which child of which there is one has ended, if it is one, and how long to wait before the next.
+    fn ended(&mut self, actor: ActorId) -> Option<(Child, Duration)> {
+        Child::ALL.into_iter().find_map(|child| {
+            let delay = match child {
+                Child::Reaper => self.reaper.ended(actor),
+                Child::Reconciler => self.reconciler.ended(actor),
+                Child::Watcher => self.watcher.ended(actor),
+            };
+            delay.map(|delay| (child, delay))
+        })
     }
 
     async fn spawn(&mut self, myself: &ActorRef<Message>, chat: ChatId, start: Start) {
@@ -195,6 +367,12 @@ impl State {
             }
         }
     }
+}
+
+fn restart_after(root: &ActorRef<Message>, delay: Duration, child: Child, why: &str) {
+    metrics::counter!("sandboxd_actor_restarts_total", "actor" => child.as_str()).increment(1);
+    tracing::error!(actor = child.as_str(), %why, ?delay, "an actor failed and is started again");
+    root.send_after(delay, move || Message::Restart(child));
 }
 
 fn respawn_after(root: &ActorRef<Message>, delay: Duration, chat: ChatId, incarnation: u64) {

@@ -5,6 +5,8 @@ use std::net::IpAddr;
 use std::str::FromStr;
 use std::time::Duration;
 
+use chrono::TimeDelta;
+
 use crate::clock::Timestamp;
 use crate::host_path::HostPath;
 use crate::ids::{AgentId, ChatId, ContainerId, ContainerName, ProfileName, SessionId};
@@ -31,24 +33,31 @@ pub struct Sandbox {
     pub last_activity_at: Timestamp,
     pub expires_at: Timestamp,
     pub idle_timeout: Duration,
+    /// The end of the longest lease. Until then it neither expires nor counts as idle.
+    pub held_until: Option<Timestamp>,
 }
 
 impl Sandbox {
+    /// When it counts as idle for too long: time passes from its last activity, or from the end of its last lease.
     pub fn idle_expires_at(&self) -> Timestamp {
-        self.last_activity_at
-            .checked_add_signed(chrono::TimeDelta::from_std(self.idle_timeout).unwrap_or(chrono::TimeDelta::MAX))
+        let since = self.held_until.map_or(self.last_activity_at, |held| held.max(self.last_activity_at));
+        TimeDelta::from_std(self.idle_timeout)
+            .ok()
+            .and_then(|idle| since.checked_add_signed(idle))
             .unwrap_or(Timestamp::MAX_UTC)
+    }
+
+    /// What will end it, and when, if nothing happens until then.
+    pub fn end(&self) -> (Timestamp, Reason) {
+        let absolute = self.held_until.map_or(self.expires_at, |held| held.max(self.expires_at));
+        let idle = self.idle_expires_at();
+        if absolute <= idle { (absolute, Reason::Expired) } else { (idle, Reason::Idle) }
     }
 
     /// Past its end, whether or not anybody has noticed yet.
     pub fn expiry(&self, now: Timestamp) -> Option<Reason> {
-        if now >= self.expires_at {
-            Some(Reason::Expired)
-        } else if now >= self.idle_expires_at() {
-            Some(Reason::Idle)
-        } else {
-            None
-        }
+        let (at, reason) = self.end();
+        (now >= at).then_some(reason)
     }
 }
 
@@ -63,6 +72,8 @@ pub struct Endpoint {
 pub enum Status {
     Creating,
     Running,
+    /// Ended on expiry, with its container kept.
+    Stopped,
     Deleting,
     Failed,
 }
@@ -94,6 +105,8 @@ pub enum Reason {
     RolledBack,
     /// It was found half made.
     Incomplete,
+    /// It ended by itself and is being started again.
+    Restarting,
 }
 
 /// Gives each variant its word. The same words are used in protocol, journal, logs and metrics.
@@ -131,6 +144,7 @@ macro_rules! words {
 words!(Status {
     Creating => "creating",
     Running => "running",
+    Stopped => "stopped",
     Deleting => "deleting",
     Failed => "failed",
 });
@@ -148,6 +162,7 @@ words!(Reason {
     Vanished => "vanished",
     RolledBack => "rolled_back",
     Incomplete => "incomplete",
+    Restarting => "restarting",
 });
 
 /// Neither a status nor a reason that this version knows.
@@ -158,6 +173,7 @@ pub struct UnknownWord(pub String);
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::request::tests::request;
 
     #[test]
     fn every_status_and_reason_is_read_back_from_its_word() {
@@ -168,5 +184,48 @@ mod tests {
             assert_eq!(reason.as_str().parse(), Ok(reason));
         }
         assert_eq!("Running".parse::<Status>(), Err(UnknownWord("Running".into())));
+    }
+
+    fn at(seconds: i64) -> Timestamp {
+        Timestamp::from_timestamp(seconds, 0).unwrap()
+    }
+
+    fn sandbox(expires: i64, active: i64, idle: u64, held: Option<i64>) -> Sandbox {
+        let request = request();
+        Sandbox {
+            session: SessionId::random(),
+            chat: request.chat,
+            agent: request.agent,
+            volume: request.volume,
+            profile: request.profile.name.clone(),
+            image: String::new(),
+            container_name: ContainerName::of(&"default".parse().unwrap(), request.chat),
+            container: None,
+            endpoint: None,
+            status: Status::Running,
+            reason: Reason::Ready,
+            message: None,
+            created_at: at(0),
+            started_at: None,
+            last_activity_at: at(active),
+            expires_at: at(expires),
+            idle_timeout: Duration::from_secs(idle),
+            held_until: held.map(at),
+        }
+    }
+
+    #[test]
+    fn the_earlier_deadline_ends_it() {
+        assert_eq!(sandbox(300, 0, 7200, None).end(), (at(300), Reason::Expired));
+        assert_eq!(sandbox(300, 10, 60, None).end(), (at(70), Reason::Idle));
+        assert_eq!(sandbox(300, 0, 7200, None).expiry(at(299)), None);
+        assert_eq!(sandbox(300, 0, 7200, None).expiry(at(300)), Some(Reason::Expired));
+    }
+
+    #[test]
+    fn a_lease_holds_off_both() {
+        assert_eq!(sandbox(300, 0, 60, Some(1000)).end(), (at(1000), Reason::Expired));
+        assert_eq!(sandbox(5000, 0, 60, Some(1000)).end(), (at(1060), Reason::Idle));
+        assert_eq!(sandbox(5000, 2000, 60, Some(1000)).end(), (at(2060), Reason::Idle), "a lease of the past");
     }
 }

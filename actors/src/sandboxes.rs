@@ -9,11 +9,13 @@ use ractor::{Actor, ActorRef, ActorStatus, RpcReplyPort, SpawnErr};
 use tokio::task::JoinHandle;
 
 use crate::chat::World;
-use crate::chat::actor::{self as chat, Answer, Call};
-use crate::chat::discovery::{Found, discover};
-use crate::engine::{ContainerState, EngineError};
-use crate::ids::ChatId;
+use crate::chat::actor::{self as chat, Answer, Call, Keep};
+use crate::chat::events::Lease;
+use crate::engine::EngineError;
+use crate::ids::{ChatId, LeaseId};
+use crate::journal::{Contents, JournalError, JournalHandle};
 use crate::outcome::{Created, Deletion, Page, SandboxError};
+use crate::reconciler::{Report, Trigger};
 use crate::request::CreateRequest;
 use crate::root::{self, Root};
 use crate::sandbox::Sandbox;
@@ -31,46 +33,31 @@ pub struct Sandboxes {
     world: Arc<World>,
 }
 
-/// What a listing of the engine led to.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Adoption {
-    pub adopted: usize,
-    /// Containers with our label that could not be taken for sandboxes.
-    pub skipped: usize,
+/// How often what happens by itself happens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rhythm {
+    /// Looks at the deadlines.
+    pub reap: Duration,
+    /// Passes of the reconciler.
+    pub reconcile: Duration,
 }
 
 impl Sandboxes {
-    /// Starts the supervision tree. The handle resolves when its root has ended, which it never does by itself.
-    pub async fn start(world: World) -> Result<(Self, JoinHandle<()>), SpawnErr> {
+    /// Starts the supervision tree with what the journal held. The handle resolves when its root has ended, which it
+    /// never does by itself.
+    pub async fn start(world: World, contents: Contents, rhythm: Rhythm) -> Result<(Self, JoinHandle<()>), SpawnErr> {
         let world = Arc::new(world);
-        let (root, ended) = Root::spawn(None, Root, Arc::clone(&world)).await?;
+        let arguments = root::Arguments { world: Arc::clone(&world), contents, rhythm };
+        let (root, ended) = Root::spawn(None, Root, arguments).await?;
         Ok((Self { root, world }, ended))
     }
 
-    /// Lists the engine and takes over what an earlier run of the service left. Until this has succeeded once, every
-    /// chat asks the engine for itself.
-    pub async fn adopt(&self) -> Result<Adoption, EngineError> {
-        let world = &self.world;
-        let mut found = Vec::new();
-        let mut skipped = 0;
-        for container in world.engine.list(&world.instance).await? {
-            let (id, ended) = (container.id.clone(), matches!(container.state, ContainerState::Exited(_)));
-            match Found::recognise(container, &world.instance) {
-                Ok(listed) if ended => {
-                    // A listing does not say how a container ended. If that cannot be learned, it has ended all the same.
-                    let looked = discover(&world.engine, &world.instance, listed.labels.chat).await;
-                    found.extend(looked.map_or(Some(listed), |looked| looked.and_then(Result::ok)));
-                }
-                Ok(listed) => found.push(listed),
-                Err(why) => {
-                    skipped += 1;
-                    tracing::warn!(container.id = %id, %why, "left alone a container that cannot be adopted");
-                }
-            }
-        }
-        let adopt = |adopted| root::Message::Adopt { found, adopted };
-        let adopted = ask(&self.root, adopt).await.unwrap_or_default();
-        Ok(Adoption { adopted, skipped })
+    /// Brings together what the engine holds and what was promised. Until this has succeeded once, every chat asks the
+    /// engine for itself.
+    pub async fn reconcile(&self, because: Trigger, dry_run: bool) -> Result<Report, EngineError> {
+        let pass = |report| root::Message::Reconcile { because, dry_run, report: Some(report) };
+        let ended = || Err(EngineError::Interrupted { message: "the reconciler has ended".to_owned() });
+        ask(&self.root, pass).await.unwrap_or_else(ended)
     }
 
     /// Gives the chat its sandbox: the one it has, or a new one.
@@ -85,6 +72,39 @@ impl Sandboxes {
 
     pub async fn delete(&self, chat: ChatId) -> Result<Deletion, SandboxError> {
         self.call(chat, Call::Delete).await
+    }
+
+    /// Puts the absolute deadline off, to `ttl` from now.
+    pub async fn renew(&self, chat: ChatId, ttl: Duration) -> Result<Sandbox, SandboxError> {
+        self.keep(chat, Keep::Renew(ttl)).await
+    }
+
+    /// Counts as use.
+    pub async fn touch(&self, chat: ChatId) -> Result<Sandbox, SandboxError> {
+        self.keep(chat, Keep::Touch).await
+    }
+
+    /// Holds the sandbox open for a while.
+    pub async fn lease(&self, chat: ChatId, lease: Lease) -> Result<Sandbox, SandboxError> {
+        self.keep(chat, Keep::Lease(lease)).await
+    }
+
+    pub async fn release(&self, chat: ChatId, lease: LeaseId) -> Result<Sandbox, SandboxError> {
+        self.keep(chat, Keep::Release(lease)).await
+    }
+
+    async fn keep(&self, chat: ChatId, keep: Keep) -> Result<Sandbox, SandboxError> {
+        self.call(chat, |answer| Call::Keep(keep, answer)).await
+    }
+
+    pub fn journal(&self) -> &JournalHandle {
+        &self.world.journal
+    }
+
+    /// Resolves when root and reaper have handled all that was in their mailboxes, and the journal what it was given.
+    pub async fn progress(&self) -> bool {
+        let (mailboxes, journal) = tokio::join!(ask(&self.root, root::Message::Ping), self.world.journal.flush());
+        mailboxes.is_some() && !matches!(journal, Err(JournalError::Stopped | JournalError::TimedOut { .. }))
     }
 
     /// The sandboxes of the chats after `after`, each as its own actor describes it.
@@ -102,6 +122,12 @@ impl Sandboxes {
         Ok(Page { sandboxes, next })
     }
 
+    /// Whether it is known which sandboxes there are.
+    pub async fn is_listed(&self) -> bool {
+        let page = |page| root::Message::Page { after: None, limit: 0, page };
+        ask(&self.root, page).await.flatten().is_some()
+    }
+
     /// How many chats have, or are getting, or may have a sandbox.
     pub async fn count(&self) -> usize {
         ask(&self.root, |count| root::Message::Count { count }).await.unwrap_or_default()
@@ -115,6 +141,9 @@ impl Sandboxes {
             tracing::warn!(?grace, "work was still under way at the end of the grace period");
         }
         let _ = self.root.stop_and_wait(None, Some(Duration::from_secs(5))).await;
+        if let Err(error) = self.world.journal.stop().await {
+            tracing::warn!(%error, "the journal was not closed in order");
+        }
     }
 
     async fn call<T: Send + 'static>(
@@ -135,7 +164,7 @@ impl Sandboxes {
 }
 
 /// Asks an actor; `None` if it has ended or does not answer.
-async fn ask<M: ractor::Message, T: Send + 'static>(
+pub(crate) async fn ask<M: ractor::Message, T: Send + 'static>(
     actor: &ActorRef<M>,
     message: impl FnOnce(RpcReplyPort<T>) -> M,
 ) -> Option<T> {

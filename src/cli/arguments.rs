@@ -57,10 +57,56 @@ pub(super) enum Command {
         #[arg(long)]
         all: bool,
     },
+    /// Let the sandbox of a chat live for longer
+    Renew {
+        #[arg(value_name = "CHAT")]
+        chat: String,
+        /// From now on, such as 10m; its end never comes sooner by this
+        #[arg(long, value_name = "DURATION", value_parser = duration)]
+        ttl: Duration,
+    },
+    /// Say that the sandbox of a chat is in use
+    Touch {
+        #[arg(value_name = "CHAT")]
+        chat: String,
+    },
+    /// Hold the sandbox of a chat open, until Ctrl-C or for as long as told
+    Lease {
+        #[arg(value_name = "CHAT")]
+        chat: String,
+        /// The longest it is held, such as 5m
+        #[arg(long = "for", value_name = "DURATION", value_parser = duration)]
+        length: Duration,
+        /// Return at once and let the lease go on; it ends with `release`, or with its time
+        #[arg(long)]
+        durable: bool,
+    },
+    /// Give back a lease
+    Release {
+        #[arg(value_name = "CHAT")]
+        chat: String,
+        #[arg(value_name = "LEASE")]
+        lease: String,
+    },
     /// Remove the sandbox of a chat
     Delete {
         #[arg(value_name = "CHAT")]
         chat: String,
+    },
+    /// Follow what happens to sandboxes, one line for each event
+    Events {
+        /// Begin after the event with this number; 0 for all that are kept
+        #[arg(long, value_name = "NUMBER")]
+        after: Option<u64>,
+        /// Only of this chat
+        #[arg(long, value_name = "CHAT")]
+        chat: Option<String>,
+    },
+    /// Bring together what the engine holds and what was promised
+    Reconcile {
+        /// Only say what would be done
+        #[arg(long)]
+        dry_run: bool,
     },
 }
 

@@ -53,6 +53,7 @@ fn failure_hint(failure: &Failure) -> Option<String> {
         "sandbox_conflict" => Some("use the same values, or delete the sandbox first".into()),
         "image_not_found" => Some("bring the image to the engine, or choose another profile".into()),
         "sandbox_delete_failed" => Some("it is tried again until it succeeds".into()),
+        "lease_not_found" => Some("it has ended, or was released".into()),
         "unauthorized" => Some("socket.allow_users and socket.allow_groups say who may".into()),
         "busy" => {
             let seconds = details.get("retry_after").and_then(serde_json::Value::as_f64);

@@ -28,8 +28,20 @@ pub(super) struct Sandbox {
     last_activity_at: DateTime<Utc>,
     expires_at: DateTime<Utc>,
     idle_expires_at: DateTime<Utc>,
+    held_until: Option<DateTime<Utc>>,
+    ends_at: DateTime<Utc>,
+    ends_because: String,
+    idle: Idle,
     outcome: Option<String>,
     launch: Option<String>,
+    lease_id: Option<String>,
+    lease_until: Option<DateTime<Utc>>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Idle {
+    is: bool,
+    because: String,
 }
 
 #[derive(Debug, Deserialize)]
@@ -42,6 +54,23 @@ struct Endpoint {
 pub(super) struct List {
     sandboxes: Vec<Sandbox>,
     next: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct Report {
+    dry_run: bool,
+    containers: usize,
+    actions: Vec<Action>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Action {
+    action: String,
+    chat_id: Option<String>,
+    container_id: Option<String>,
+    status: Option<String>,
+    because: String,
+    message: Option<String>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -64,6 +93,9 @@ pub(super) fn sandbox(sandbox: Sandbox) -> String {
     if let (Some(outcome), Some(launch)) = (sandbox.outcome, sandbox.launch) {
         row("outcome", Some(if launch == "none" { outcome } else { format!("{outcome}, {launch}") }));
     }
+    if let (Some(lease), Some(until)) = (sandbox.lease_id, sandbox.lease_until) {
+        row("lease", Some(format!("{lease} until {}", time(until))));
+    }
     row("status", Some(format!("{} ({})", sandbox.status, sandbox.reason)));
     if sandbox.message.is_some() {
         row("message", sandbox.message);
@@ -78,6 +110,11 @@ pub(super) fn sandbox(sandbox: Sandbox) -> String {
     row("last activity", Some(time(sandbox.last_activity_at)));
     row("expires", Some(time(sandbox.expires_at)));
     row("expires if idle", Some(time(sandbox.idle_expires_at)));
+    if sandbox.held_until.is_some() {
+        row("held until", sandbox.held_until.map(time));
+    }
+    row("idle", Some(format!("{} ({})", if sandbox.idle.is { "yes" } else { "no" }, sandbox.idle.because)));
+    row("ends", Some(format!("{}, {}", time(sandbox.ends_at), sandbox.ends_because)));
     finished(table)
 }
 
@@ -87,7 +124,7 @@ pub(super) fn list(list: List) -> String {
     }
     let now = Utc::now();
     let mut table = plain();
-    table.add_row(["CHAT", "STATUS", "AGENT", "PROFILE", "ENDPOINT", "CREATED", "EXPIRES"]);
+    table.add_row(["CHAT", "STATUS", "AGENT", "PROFILE", "ENDPOINT", "CREATED", "ENDS"]);
     for sandbox in list.sandboxes {
         table.add_row([
             sandbox.chat_id,
@@ -96,11 +133,28 @@ pub(super) fn list(list: List) -> String {
             sandbox.profile,
             sandbox.endpoint.map_or_else(|| "-".to_owned(), shown),
             relative(sandbox.created_at, now),
-            relative(sandbox.expires_at.min(sandbox.idle_expires_at), now),
+            relative(sandbox.ends_at, now),
         ]);
     }
     let more = if list.next.is_some() { "there are more; see them with --all\n" } else { "" };
     finished(table) + more
+}
+
+pub(super) fn report(report: Report) -> String {
+    let Report { dry_run, containers, actions } = report;
+    let done = if dry_run { "to do" } else { "done" };
+    let summary = format!("{containers} containers, {} {done}\n", actions.len());
+    if actions.is_empty() {
+        return summary;
+    }
+    let mut table = plain();
+    table.add_row(["ACTION", "CHAT", "CONTAINER", "STATUS", "BECAUSE", "MESSAGE"]);
+    let known = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
+    for Action { action, chat_id, container_id, status, because, message } in actions {
+        let container = container_id.as_deref().map(short).map(str::to_owned);
+        table.add_row([action, known(chat_id), known(container), known(status), because, known(message)]);
+    }
+    finished(table) + &summary
 }
 
 pub(super) fn deletion(deletion: Deletion) -> String {
@@ -181,6 +235,8 @@ mod tests {
             "endpoint": { "ip": "10.0.0.2", "port": 8080 }, "status": "running", "reason": "ready", "message": null,
             "profile": "default", "image": "base", "created_at": at(-60), "started_at": at(-59),
             "last_activity_at": at(-30), "expires_at": at(250), "idle_expires_at": at(7201),
+            "held_until": null, "ends_at": at(250), "ends_because": "expired",
+            "idle": { "is": false, "because": "recent_activity" },
         })
     }
 
@@ -208,6 +264,20 @@ mod tests {
         {
             assert!(shown.contains(part), "{part}: {shown}");
         }
+    }
+
+    #[test]
+    fn a_report_names_each_action_and_its_reason() {
+        let left = json!({
+            "action": "leave", "chat_id": null, "session_id": null, "container_id": "0123456789abcdef",
+            "status": null, "because": "left_alone", "message": "it is young",
+        });
+        let shown = report(
+            serde_json::from_value(json!({ "dry_run": true, "containers": 2, "actions": [left] })).expect("a report"),
+        );
+        let lines: Vec<_> = shown.lines().collect();
+        assert!(lines[1].starts_with("leave") && lines[1].ends_with("it is young"), "{shown}");
+        assert_eq!(lines[2], "2 containers, 1 to do");
     }
 
     #[test]

@@ -10,7 +10,7 @@ use tracing_subscriber::EnvFilter;
 use super::duration::{self, at_least, duration, limit};
 use super::section::{Parsed, Section};
 use super::source::Raw;
-use super::values::{absolute_path, choice, list, listen, optional, path_below_root, serialize_listen, text};
+use super::values::{absolute_path, choice, list, listen, optional, path_below_root, serialize_listen, text, whole};
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Instance {
@@ -70,6 +70,19 @@ pub struct Reaper {
 pub struct Reconciler {
     #[serde(serialize_with = "duration::serialize")]
     pub interval: Duration,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Events {
+    /// So many of the latest events can be read again.
+    pub keep: u64,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Leases {
+    /// No lease is longer, so that a caller that is gone does not hold a sandbox for ever.
+    #[serde(serialize_with = "duration::serialize")]
+    pub max: Duration,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -162,6 +175,18 @@ impl Mounts {
 impl Reaper {
     pub(super) fn read(section: &mut Section<'_>) -> Self {
         Reaper { tick: section.get("tick", "1s", at_least(SHORTEST_PERIOD)) }
+    }
+}
+
+impl Events {
+    pub(super) fn read(section: &mut Section<'_>) -> Self {
+        Events { keep: section.get("keep", "100000", whole(1, 1 << 32)) }
+    }
+}
+
+impl Leases {
+    pub(super) fn read(section: &mut Section<'_>) -> Self {
+        Leases { max: section.get("max", "1h", limit) }
     }
 }
 

@@ -1,8 +1,8 @@
 //! Docker, and whatever else speaks its API, such as Podman.
 //!
 //! Each file is one subject: where the engine is ([`locate`]), what a container is made of ([`create`]), how one is
-//! read back ([`observe`]), its network ([`network`]), its last output ([`logs`]), and what the engine's errors mean
-//! ([`errors`]).
+//! read back ([`observe`]), its network ([`network`]), its last output ([`logs`]), what the engine tells by itself
+//! ([`events`]), and what its errors mean ([`errors`]).
 //!
 //! An engine that does not answer yet is no reason not to start: it is looked for at the first call, and again at each
 //! call until it is found. Once found it is never exchanged for another one. "Auto" could otherwise wander to a second
@@ -10,6 +10,7 @@
 
 mod create;
 mod errors;
+mod events;
 mod locate;
 mod logs;
 mod network;
@@ -26,6 +27,7 @@ use bollard::query_parameters::{
     CreateContainerOptions, ListContainersOptionsBuilder, RemoveContainerOptionsBuilder, StopContainerOptionsBuilder,
 };
 use sandboxd_actors::container::ContainerSpec;
+use sandboxd_actors::engine::events::EngineEvents;
 use sandboxd_actors::engine::{Engine, EngineError, EngineIdentity, NetworkSpec, Observed, Operation};
 use sandboxd_actors::ids::{ContainerId, InstanceName};
 use sandboxd_actors::labels;
@@ -105,9 +107,10 @@ impl Engine for DockerEngine {
     }
 
     async fn list(&self, instance: &InstanceName) -> Result<Vec<Observed>, EngineError> {
-        let ours = vec![format!("{}=true", labels::MANAGED), format!("{}={instance}", labels::INSTANCE)];
-        let options =
-            ListContainersOptionsBuilder::default().all(true).filters(&HashMap::from([("label", ours)])).build();
+        let options = ListContainersOptionsBuilder::default()
+            .all(true)
+            .filters(&HashMap::from([("label", labels_of(instance))]))
+            .build();
         let answer = self.client().await?.list_containers(Some(options)).await;
         answer.during(Operation::List)?.into_iter().map(observe::listed).collect()
     }
@@ -136,4 +139,13 @@ impl Engine for DockerEngine {
     async fn log_tail(&self, container: &ContainerId, lines: usize) -> Result<Vec<String>, EngineError> {
         logs::tail(self.client().await?, container, lines).await
     }
+
+    async fn watch(&self, instance: &InstanceName) -> Result<EngineEvents, EngineError> {
+        events::watch(self.client().await?, instance).await
+    }
+}
+
+/// What tells this instance's containers from all others, as a filter.
+fn labels_of(instance: &InstanceName) -> Vec<String> {
+    vec![format!("{}=true", labels::MANAGED), format!("{}={instance}", labels::INSTANCE)]
 }

@@ -17,9 +17,9 @@ use sandboxd_actors::sandbox::{Endpoint, Sandbox, Status};
 pub(super) fn save_sandbox(connection: &Connection, sandbox: &Sandbox) -> rusqlite::Result<()> {
     let mut replace = connection.prepare_cached(
         "REPLACE INTO sandboxes (chat, session, agent, volume, profile, image, container, ip, port, status, reason, \
-         message, created_at, started_at, last_activity_at, expires_at, idle_timeout) \
+         message, created_at, started_at, last_activity_at, expires_at, idle_timeout, held_until) \
          VALUES (:chat, :session, :agent, :volume, :profile, :image, :container, :ip, :port, :status, :reason, \
-         :message, :created_at, :started_at, :last_activity_at, :expires_at, :idle_timeout)",
+         :message, :created_at, :started_at, :last_activity_at, :expires_at, :idle_timeout, :held_until)",
     )?;
     replace.execute(named_params! {
         ":chat": sandbox.chat.to_string(),
@@ -39,6 +39,7 @@ pub(super) fn save_sandbox(connection: &Connection, sandbox: &Sandbox) -> rusqli
         ":last_activity_at": time(sandbox.last_activity_at),
         ":expires_at": time(sandbox.expires_at),
         ":idle_timeout": duration(sandbox.idle_timeout),
+        ":held_until": sandbox.held_until.map(time),
     })?;
     Ok(())
 }
@@ -67,7 +68,20 @@ pub(super) fn read_sandbox(row: &Row<'_>, instance: &InstanceName) -> rusqlite::
         last_activity_at: parsed(row, "last_activity_at")?,
         expires_at: parsed(row, "expires_at")?,
         idle_timeout: understood(row, "idle_timeout", read_duration)?,
+        held_until: optional(row, "held_until")?,
     })
+}
+
+pub(super) fn find_sandbox(
+    connection: &Connection,
+    instance: &InstanceName,
+    chat: ChatId,
+) -> rusqlite::Result<Option<Sandbox>> {
+    connection
+        .prepare_cached("SELECT * FROM sandboxes WHERE chat = ?1")?
+        .query_map([chat.to_string()], |row| read_sandbox(row, instance))?
+        .next()
+        .transpose()
 }
 
 pub(super) fn forget_sandbox(connection: &Connection, chat: ChatId, session: SessionId) -> rusqlite::Result<()> {

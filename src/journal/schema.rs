@@ -38,6 +38,7 @@ const FIRST: &str = "
         last_activity_at TEXT NOT NULL,
         expires_at       TEXT NOT NULL,
         idle_timeout     TEXT NOT NULL,
+        held_until       TEXT,
         CHECK ((ip IS NULL) = (port IS NULL))
     ) STRICT;
 

@@ -82,6 +82,7 @@ fn sandbox(chat_number: u128, session_number: u128) -> Sandbox {
         last_activity_at: moment(0),
         expires_at: moment(300),
         idle_timeout: Duration::from_secs(7200),
+        held_until: None,
     }
 }
 

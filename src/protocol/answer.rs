@@ -1,40 +1,65 @@
 //! From what the core answers to what the caller reads. Every field is always there; null is what is not known.
 
+mod report;
+mod sandbox;
+
 use std::fmt::Display;
 
-use chrono::{DateTime, SecondsFormat};
 use sandboxd_actors::clock::Timestamp;
 use sandboxd_actors::engine::{EngineError, EngineIdentity};
-use sandboxd_actors::ids::ChatId;
+use sandboxd_actors::ids::{ChatId, LeaseId};
 use sandboxd_actors::outcome::{Created, Deletion, Page};
-use sandboxd_actors::sandbox::{Endpoint, Sandbox};
+use sandboxd_actors::reconciler::Report;
+use sandboxd_actors::sandbox::Sandbox;
 use serde::{Serialize, Serializer};
 use serde_json::value::RawValue;
 
+use super::text::Shown;
+use report::ReportFields;
+use sandbox::SandboxFields;
+
+/// Times are told as seen from `now`.
 #[derive(Debug)]
 pub enum Answer {
-    Created(Created),
-    Sandbox(Sandbox),
+    Created {
+        created: Created,
+        now: Timestamp,
+    },
+    Sandbox {
+        sandbox: Sandbox,
+        now: Timestamp,
+    },
+    Leased {
+        sandbox: Sandbox,
+        lease: LeaseId,
+        until: Timestamp,
+        now: Timestamp,
+    },
     List(List),
     Deletion(ChatId, Deletion),
+    /// A watch is over.
+    Watched {
+        last_sequence: u64,
+    },
     Health(Health),
     Info(Info),
+    Reconciled(Report),
 }
 
 impl Serialize for Answer {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self {
-            Answer::Created(created) => SandboxFields {
-                outcome: Some(created.outcome.as_str()),
-                launch: Some(created.launch.as_str()),
-                ..SandboxFields::of(&created.sandbox)
+            Answer::Created { created, now } => SandboxFields::of_created(created, *now).serialize(serializer),
+            Answer::Sandbox { sandbox, now } => SandboxFields::of(sandbox, *now).serialize(serializer),
+            Answer::Leased { sandbox, lease, until, now } => {
+                SandboxFields::of_leased(sandbox, lease, *until, *now).serialize(serializer)
             }
-            .serialize(serializer),
-            Answer::Sandbox(sandbox) => SandboxFields::of(sandbox).serialize(serializer),
             Answer::List(list) => list.serialize(serializer),
             Answer::Deletion(chat, deletion) => DeletionFields::of(chat, deletion).serialize(serializer),
+            Answer::Watched { last_sequence } => WatchedFields { last_sequence: *last_sequence }.serialize(serializer),
             Answer::Health(health) => health.serialize(serializer),
             Answer::Info(info) => info.serialize(serializer),
+            Answer::Reconciled(report) => ReportFields::of(report).serialize(serializer),
         }
     }
 }
@@ -50,14 +75,14 @@ impl List {
     const MAX_BYTES: usize = 256 << 10;
 
     /// Ends the page early where its sandboxes are unusually long; the next page goes on from there.
-    pub fn of(page: Page) -> Result<List, serde_json::Error> {
+    pub fn of(page: Page, now: Timestamp) -> Result<List, serde_json::Error> {
         let mut sandboxes = Vec::with_capacity(page.sandboxes.len());
         let mut bytes = 0;
         for sandbox in &page.sandboxes {
             if bytes > Self::MAX_BYTES {
                 break;
             }
-            let fields = serde_json::value::to_raw_value(&SandboxFields::of(sandbox))?;
+            let fields = serde_json::value::to_raw_value(&SandboxFields::of(sandbox, now))?;
             bytes += fields.get().len();
             sandboxes.push(fields);
         }
@@ -130,61 +155,8 @@ impl From<EngineIdentity> for Identity {
 }
 
 #[derive(Serialize)]
-struct SandboxFields<'a> {
-    session_id: Shown<&'a dyn Display>,
-    chat_id: Shown<&'a dyn Display>,
-    agent_id: &'a str,
-    volume_host_path: &'a str,
-    container_id: Option<&'a str>,
-    container_name: &'a str,
-    endpoint: Option<EndpointFields>,
-    status: &'static str,
-    reason: &'static str,
-    message: Option<&'a str>,
-    profile: &'a str,
-    image: &'a str,
-    created_at: Time,
-    started_at: Option<Time>,
-    last_activity_at: Time,
-    expires_at: Time,
-    idle_expires_at: Time,
-    /// These two in the answer to a create alone.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    outcome: Option<&'static str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    launch: Option<&'static str>,
-}
-
-impl<'a> SandboxFields<'a> {
-    fn of(sandbox: &'a Sandbox) -> Self {
-        SandboxFields {
-            session_id: Shown(&sandbox.session),
-            chat_id: Shown(&sandbox.chat),
-            agent_id: sandbox.agent.as_str(),
-            volume_host_path: sandbox.volume.as_str(),
-            container_id: sandbox.container.as_ref().map(|id| id.as_str()),
-            container_name: sandbox.container_name.as_str(),
-            endpoint: sandbox.endpoint.map(|Endpoint { ip, port }| EndpointFields { ip: Shown(ip), port }),
-            status: sandbox.status.as_str(),
-            reason: sandbox.reason.as_str(),
-            message: sandbox.message.as_deref(),
-            profile: sandbox.profile.as_str(),
-            image: &sandbox.image,
-            created_at: Time(sandbox.created_at),
-            started_at: sandbox.started_at.map(Time),
-            last_activity_at: Time(sandbox.last_activity_at),
-            expires_at: Time(sandbox.expires_at),
-            idle_expires_at: Time(sandbox.idle_expires_at()),
-            outcome: None,
-            launch: None,
-        }
-    }
-}
-
-#[derive(Serialize)]
-struct EndpointFields {
-    ip: Shown<std::net::IpAddr>,
-    port: u16,
+struct WatchedFields {
+    last_sequence: u64,
 }
 
 #[derive(Serialize)]
@@ -210,92 +182,27 @@ impl<'a> DeletionFields<'a> {
     }
 }
 
-/// Written as it is displayed.
-#[derive(Debug)]
-struct Shown<T>(T);
-
-impl<T: Display> Serialize for Shown<T> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(&self.0)
-    }
-}
-
-/// RFC 3339 in UTC, to the millisecond.
-struct Time(Timestamp);
-
-impl Serialize for Time {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        // RFC 3339 has years of four digits.
-        const LAST_MILLISECOND: i64 = 253_402_300_799_999;
-        let last = DateTime::from_timestamp_millis(LAST_MILLISECOND).unwrap_or(self.0);
-        serializer.serialize_str(&self.0.min(last).to_rfc3339_opts(SecondsFormat::Millis, true))
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use super::sandbox::tests::{NOON, sandbox};
     use super::*;
-    use sandboxd_actors::host_path::HostPath;
-    use sandboxd_actors::ids::{ContainerName, SessionId};
-    use sandboxd_actors::sandbox::{Reason, Status};
     use serde_json::{Value, json};
-    use std::path::Path;
-    use std::time::Duration;
-
-    fn sandbox(chat: u128, agent: &str) -> Sandbox {
-        let chat = ChatId::new(uuid::Uuid::from_u128(chat));
-        let created_at = "2024-02-29T12:00:00.000999Z".parse().expect("a time");
-        Sandbox {
-            session: SessionId::random(),
-            chat,
-            agent: agent.parse().expect("an agent"),
-            volume: HostPath::from_canonical(Path::new("/data")).expect("a path"),
-            profile: "default".parse().expect("a name"),
-            image: "base".into(),
-            container_name: ContainerName::of(&"default".parse().expect("a name"), chat),
-            container: None,
-            endpoint: None,
-            status: Status::Creating,
-            reason: Reason::Requested,
-            message: None,
-            created_at,
-            started_at: None,
-            last_activity_at: created_at,
-            expires_at: Timestamp::MAX_UTC,
-            idle_timeout: Duration::from_secs(60),
-        }
-    }
 
     fn written(value: impl Serialize) -> Value {
         serde_json::to_value(value).expect("can be written")
     }
 
     #[test]
-    fn what_is_not_known_yet_is_null() {
-        let fields = written(Answer::Sandbox(sandbox(1, "a")));
-        for unknown in ["container_id", "endpoint", "started_at", "message"] {
-            assert_eq!(fields.get(unknown), Some(&Value::Null), "{unknown}");
-        }
-    }
-
-    #[test]
-    fn times_are_in_milliseconds_and_within_rfc_3339() {
-        let fields = written(Answer::Sandbox(sandbox(1, "a")));
-        assert_eq!(fields["created_at"], "2024-02-29T12:00:00.000Z");
-        assert_eq!(fields["idle_expires_at"], "2024-02-29T12:01:00.000Z");
-        assert_eq!(fields["expires_at"], "9999-12-31T23:59:59.999Z");
-    }
-
-    #[test]
     fn a_page_of_long_sandboxes_ends_early_and_is_continued() {
         let agent = "x".repeat(256);
         let sandboxes: Vec<_> = (1..=1000).map(|chat| sandbox(chat, &agent)).collect();
-        let page = written(List::of(Page { sandboxes: sandboxes.clone(), next: None }).expect("can be written"));
+        let page = written(List::of(Page { sandboxes: sandboxes.clone(), next: None }, NOON).expect("can be written"));
         let listed = page["sandboxes"].as_array().expect("an array").len();
         assert!((200..1000).contains(&listed), "{listed}");
         assert_eq!(page["next"], json!(sandboxes[listed - 1].chat.to_string()));
 
-        let short = written(List::of(Page { sandboxes: sandboxes[..3].to_vec(), next: None }).expect("can be written"));
+        let short =
+            written(List::of(Page { sandboxes: sandboxes[..3].to_vec(), next: None }, NOON).expect("can be written"));
         assert_eq!((short["sandboxes"].as_array().map(Vec::len), &short["next"]), (Some(3), &Value::Null));
     }
 

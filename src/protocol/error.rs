@@ -1,7 +1,8 @@
 //! What a caller is told when a request fails, and the one place where the core's errors become that.
 
 use sandboxd_actors::engine::EngineError;
-use sandboxd_actors::outcome::{Death, SandboxError, StartFailure};
+use sandboxd_actors::journal::JournalError;
+use sandboxd_actors::outcome::{Death, NotSaved, RemovalError, SandboxError, StartFailure};
 use serde::ser::{Serialize, SerializeStruct, Serializer};
 use serde_json::{Map, Value, json};
 
@@ -29,6 +30,9 @@ pub enum Kind {
     SandboxConflict,
     SandboxStartFailed,
     SandboxDeleteFailed,
+    SandboxNotRunning,
+    LeaseNotFound,
+    JournalUnavailable,
     EngineUnavailable,
     ImageNotFound,
     ReadinessTimeout,
@@ -40,7 +44,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    pub const ALL: [Kind; 17] = [
+    pub const ALL: [Kind; 20] = [
         Kind::ParseError,
         Kind::InvalidRequest,
         Kind::MethodNotFound,
@@ -50,6 +54,9 @@ impl Kind {
         Kind::SandboxConflict,
         Kind::SandboxStartFailed,
         Kind::SandboxDeleteFailed,
+        Kind::SandboxNotRunning,
+        Kind::LeaseNotFound,
+        Kind::JournalUnavailable,
         Kind::EngineUnavailable,
         Kind::ImageNotFound,
         Kind::ReadinessTimeout,
@@ -71,6 +78,9 @@ impl Kind {
             Kind::SandboxConflict => "sandbox_conflict",
             Kind::SandboxStartFailed => "sandbox_start_failed",
             Kind::SandboxDeleteFailed => "sandbox_delete_failed",
+            Kind::SandboxNotRunning => "sandbox_not_running",
+            Kind::LeaseNotFound => "lease_not_found",
+            Kind::JournalUnavailable => "journal_unavailable",
             Kind::EngineUnavailable => "engine_unavailable",
             Kind::ImageNotFound => "image_not_found",
             Kind::ReadinessTimeout => "readiness_timeout",
@@ -93,6 +103,9 @@ impl Kind {
             Kind::SandboxConflict => -32002,
             Kind::SandboxStartFailed => -32003,
             Kind::SandboxDeleteFailed => -32004,
+            Kind::SandboxNotRunning => -32005,
+            Kind::LeaseNotFound => -32006,
+            Kind::JournalUnavailable => -32013,
             Kind::EngineUnavailable => -32010,
             Kind::ImageNotFound => -32011,
             Kind::ReadinessTimeout => -32012,
@@ -108,6 +121,7 @@ impl Kind {
         let retryable = matches!(
             self,
             Kind::SandboxDeleteFailed
+                | Kind::JournalUnavailable
                 | Kind::EngineUnavailable
                 | Kind::ReadinessTimeout
                 | Kind::Busy
@@ -147,14 +161,27 @@ impl From<SandboxError> for Error {
             SandboxError::StartFailed { chat, failure } => {
                 start_failed(message, &failure).with("chat_id", chat.to_string())
             }
-            SandboxError::DeleteOwed { chat, error } if error.is_unavailable() => {
+            SandboxError::DeleteOwed { chat, error: RemovalError::Engine(error) } if error.is_unavailable() => {
                 engine_unavailable(message, &error).with("chat_id", chat.to_string()).with("owed", true)
             }
-            SandboxError::DeleteOwed { chat, error } => Kind::SandboxDeleteFailed
-                .error(message)
-                .with("chat_id", chat.to_string())
-                .with("reason", error.to_string())
-                .with("owed", true),
+            SandboxError::DeleteOwed { chat, error } => match &error {
+                RemovalError::Engine(_) => Kind::SandboxDeleteFailed,
+                RemovalError::Journal(_) => Kind::JournalUnavailable,
+            }
+            .error(message)
+            .with("chat_id", chat.to_string())
+            .with("reason", error.to_string())
+            .with("owed", true),
+            SandboxError::NotFound { chat } => Kind::SandboxNotFound.error(message).with("chat_id", chat.to_string()),
+            SandboxError::NotRunning { chat, status } => {
+                Kind::SandboxNotRunning.error(message).with("chat_id", chat.to_string()).with("status", status.as_str())
+            }
+            SandboxError::NoSuchLease { chat, lease } => {
+                Kind::LeaseNotFound.error(message).with("chat_id", chat.to_string()).with("lease_id", lease.to_string())
+            }
+            SandboxError::NotSaved { chat, error } => {
+                journal_unavailable(message, &error).with("chat_id", chat.to_string())
+            }
             SandboxError::NotListed => Kind::EngineUnavailable.error(message),
             // Whatever the engine answered, it did not answer the question.
             SandboxError::Unknown { chat, error } => {
@@ -173,6 +200,19 @@ impl From<SandboxError> for Error {
     }
 }
 
+/// Of a request that is about the engine as a whole.
+impl From<EngineError> for Error {
+    fn from(error: EngineError) -> Error {
+        engine_unavailable(error.to_string(), &error)
+    }
+}
+
+impl From<JournalError> for Error {
+    fn from(error: JournalError) -> Error {
+        Kind::JournalUnavailable.error("the journal cannot be read").with("reason", error.to_string())
+    }
+}
+
 fn start_failed(message: String, failure: &StartFailure) -> Error {
     let failed = |cause: &str, retryable: bool| {
         Kind::SandboxStartFailed
@@ -182,8 +222,13 @@ fn start_failed(message: String, failure: &StartFailure) -> Error {
             .with("cause", cause)
     };
     match failure {
-        StartFailure::Engine(error) | StartFailure::PredecessorRemains(error) if error.is_unavailable() => {
+        StartFailure::Engine(error) | StartFailure::PredecessorRemains(RemovalError::Engine(error))
+            if error.is_unavailable() =>
+        {
             engine_unavailable(message, error)
+        }
+        StartFailure::NotSaved(error) | StartFailure::PredecessorRemains(RemovalError::Journal(error)) => {
+            journal_unavailable(message, error)
         }
         StartFailure::Engine(EngineError::ImageNotFound { image }) => {
             Kind::ImageNotFound.error(message).with("image", image.as_str())
@@ -218,6 +263,10 @@ fn died(error: Error, death: &Death) -> Error {
 
 fn engine_unavailable(message: String, error: &EngineError) -> Error {
     Kind::EngineUnavailable.error(message).with("reason", error.to_string())
+}
+
+fn journal_unavailable(message: String, error: &NotSaved) -> Error {
+    Kind::JournalUnavailable.error(message).with("reason", error.to_string())
 }
 
 impl Serialize for Error {

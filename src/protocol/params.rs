@@ -6,7 +6,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use sandboxd_actors::environment::Environment;
-use sandboxd_actors::ids::{AgentId, ChatId, ProfileName};
+use sandboxd_actors::ids::{AgentId, ChatId, LeaseId, ProfileName};
 use serde::Deserialize;
 
 use super::error::{Error, Kind};
@@ -19,9 +19,15 @@ pub enum Call {
     Create(Create),
     Get(ChatId),
     List { after: Option<ChatId>, limit: usize },
+    Renew { chat: ChatId, ttl: Duration },
+    Touch(ChatId),
+    Lease { chat: ChatId, duration: Duration, durable: bool },
+    Release { chat: ChatId, lease: LeaseId },
     Delete(ChatId),
+    Watch(Watch),
     Health,
     Info,
+    Reconcile { dry_run: bool },
 }
 
 #[derive(Debug, PartialEq)]
@@ -34,6 +40,15 @@ pub struct Create {
     pub environment: Environment,
     pub ttl: Option<Duration>,
     pub idle_timeout: Option<Duration>,
+}
+
+/// Which events somebody wants to see.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Watch {
+    /// The last event that is known already; without it, only what happens from now on is wanted.
+    pub after: Option<u64>,
+    /// Of this chat alone.
+    pub chat: Option<ChatId>,
 }
 
 /// How many sandboxes one `sandbox.list` answers.
@@ -53,6 +68,12 @@ impl Call {
             Method::SandboxList => fields::<ListFields<'_>>(params)?.checked(),
             Method::SystemHealth => fields::<NoFields>(params).map(|NoFields {}| Call::Health),
             Method::SystemInfo => fields::<NoFields>(params).map(|NoFields {}| Call::Info),
+            Method::SandboxRenew => fields::<RenewFields<'_>>(params)?.checked(),
+            Method::SandboxTouch => fields::<ChatFields<'_>>(params)?.checked().map(Call::Touch),
+            Method::SandboxLease => fields::<LeaseFields<'_>>(params)?.checked(),
+            Method::SandboxRelease => fields::<ReleaseFields<'_>>(params)?.checked(),
+            Method::EventsWatch => fields::<WatchFields<'_>>(params)?.checked().map(Call::Watch),
+            Method::SystemReconcile => fields::<ReconcileFields>(params).map(ReconcileFields::checked),
         }
     }
 
@@ -60,8 +81,14 @@ impl Call {
     pub fn chat(&self) -> Option<ChatId> {
         match self {
             Call::Create(create) => Some(create.chat),
-            Call::Get(chat) | Call::Delete(chat) => Some(*chat),
-            Call::List { .. } | Call::Health | Call::Info => None,
+            Call::Get(chat)
+            | Call::Touch(chat)
+            | Call::Delete(chat)
+            | Call::Renew { chat, .. }
+            | Call::Lease { chat, .. }
+            | Call::Release { chat, .. } => Some(*chat),
+            Call::Watch(watch) => watch.chat,
+            Call::List { .. } | Call::Health | Call::Info | Call::Reconcile { .. } => None,
         }
     }
 }
@@ -135,6 +162,86 @@ impl ListFields<'_> {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
+struct RenewFields<'a> {
+    #[serde(borrow)]
+    chat_id: Option<Text<'a>>,
+    ttl: Option<f64>,
+}
+
+impl RenewFields<'_> {
+    fn checked(self) -> Result<Call, Error> {
+        Ok(Call::Renew { chat: required("chat_id", self.chat_id)?, ttl: required_duration("ttl", self.ttl)? })
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct LeaseFields<'a> {
+    #[serde(borrow)]
+    chat_id: Option<Text<'a>>,
+    duration: Option<f64>,
+    durable: Option<bool>,
+}
+
+impl LeaseFields<'_> {
+    fn checked(self) -> Result<Call, Error> {
+        Ok(Call::Lease {
+            chat: required("chat_id", self.chat_id)?,
+            duration: required_duration("duration", self.duration)?,
+            durable: self.durable.unwrap_or_default(),
+        })
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ReleaseFields<'a> {
+    #[serde(borrow)]
+    chat_id: Option<Text<'a>>,
+    #[serde(borrow)]
+    lease_id: Option<Text<'a>>,
+}
+
+impl ReleaseFields<'_> {
+    fn checked(self) -> Result<Call, Error> {
+        Ok(Call::Release { chat: required("chat_id", self.chat_id)?, lease: required("lease_id", self.lease_id)? })
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WatchFields<'a> {
+    after: Option<u64>,
+    #[serde(borrow)]
+    chat_id: Option<Text<'a>>,
+}
+
+impl WatchFields<'_> {
+    fn checked(self) -> Result<Watch, Error> {
+        // A journal counts with signed numbers; what it cannot have written cannot be asked for.
+        match self.after {
+            Some(after) if i64::try_from(after).is_err() => {
+                Err(Error::invalid_params("after", format!("must be the number of an event, got {after}")))
+            }
+            after => Ok(Watch { after, chat: optional("chat_id", self.chat_id)? }),
+        }
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ReconcileFields {
+    dry_run: Option<bool>,
+}
+
+impl ReconcileFields {
+    fn checked(self) -> Call {
+        Call::Reconcile { dry_run: self.dry_run.unwrap_or_default() }
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 struct NoFields {}
 
 fn fields<'a, T: Deserialize<'a>>(params: &'a str) -> Result<T, Error> {
@@ -174,6 +281,10 @@ where
     text.map(|Text(text)| text.parse()).transpose().map_err(|error| Error::invalid_params(field, error))
 }
 
+fn required_duration(field: &str, seconds: Option<f64>) -> Result<Duration, Error> {
+    duration(field, seconds)?.ok_or_else(|| Error::invalid_params(field, "is required"))
+}
+
 fn duration(field: &str, seconds: Option<f64>) -> Result<Option<Duration>, Error> {
     let Some(seconds) = seconds else { return Ok(None) };
     match Duration::try_from_secs_f64(seconds) {
@@ -186,104 +297,4 @@ fn duration(field: &str, seconds: Option<f64>) -> Result<Option<Duration>, Error
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use serde_json::{Value, json};
-
-    const CHAT: &str = "67e55044-10b1-426f-9247-bb680e5fe0c8";
-
-    fn create(changes: Value) -> Result<Call, Error> {
-        let mut params = json!({ "chat_id": CHAT, "agent_id": "a", "volume_host_path": "/v" });
-        for (name, value) in changes.as_object().expect("an object") {
-            params[name] = value.clone();
-        }
-        Call::parse(Method::SandboxCreate, Some(&params.to_string()))
-    }
-
-    fn named_field(result: Result<Call, Error>) -> String {
-        let error = result.expect_err("refused");
-        assert_eq!(error.kind, Kind::InvalidParams);
-        error.details["field"].as_str().expect("a field").to_owned()
-    }
-
-    #[test]
-    fn a_whole_create_is_understood() {
-        let call = create(json!({ "profile": "py", "env": { "A": "1" }, "ttl": 0.5, "idle_timeout": 60 }));
-        let Ok(Call::Create(create)) = call else { panic!("{call:?}") };
-        assert_eq!(create.chat.to_string(), CHAT);
-        assert_eq!(create.volume, "/v");
-        assert_eq!(create.environment.iter().collect::<Vec<_>>(), [("A", "1")]);
-        assert_eq!(
-            (create.ttl, create.idle_timeout),
-            (Some(Duration::from_millis(500)), Some(Duration::from_secs(60)))
-        );
-    }
-
-    #[test]
-    fn null_is_the_same_as_absent() {
-        let nulls = json!({ "profile": null, "env": null, "ttl": null, "idle_timeout": null });
-        assert_eq!(create(nulls), create(json!({})));
-        assert_eq!(named_field(create(json!({ "agent_id": null }))), "agent_id");
-    }
-
-    #[test]
-    fn every_wrong_field_is_named() {
-        for (changes, field) in [
-            (json!({ "chat_id": "x" }), "chat_id"),
-            (json!({ "chat_id": 1 }), "chat_id"),
-            (json!({ "agent_id": " " }), "agent_id"),
-            (json!({ "agent_id": ["a"] }), "agent_id"),
-            (json!({ "volume_host_path": {} }), "volume_host_path"),
-            (json!({ "profile": "No Such" }), "profile"),
-            (json!({ "profile": true }), "profile"),
-            (json!({ "env": ["A=1"] }), "env"),
-            (json!({ "env": { "A": 1 } }), "env.A"),
-            (json!({ "env": { "A=B": "1" } }), "env"),
-            (json!({ "env": { "AGENT_ID": "1" } }), "env"),
-            (json!({ "ttl": "5m" }), "ttl"),
-            (json!({ "ttl": 0 }), "ttl"),
-            (json!({ "ttl": -1 }), "ttl"),
-            (json!({ "ttl": 1e-12 }), "ttl"),
-            (json!({ "ttl": 1e300 }), "ttl"),
-            (json!({ "idle_timeout": 31_536_001 }), "idle_timeout"),
-            (json!({ "snapshot_id": "s" }), "snapshot_id"),
-            (json!({ "ttll": 5 }), "ttll"),
-        ] {
-            assert_eq!(named_field(create(changes.clone())), field, "{changes}");
-        }
-    }
-
-    #[test]
-    fn a_number_beyond_all_numbers_is_refused() {
-        let params = format!(r#"{{"chat_id":"{CHAT}","agent_id":"a","volume_host_path":"/v","ttl":1e400}}"#);
-        assert_eq!(named_field(Call::parse(Method::SandboxCreate, Some(&params))), "ttl");
-    }
-
-    #[test]
-    fn parameters_are_given_by_name() {
-        let by_position = format!(r#"["{CHAT}"]"#);
-        for params in [by_position.as_str(), "[]", "1", r#""x""#] {
-            let error = Call::parse(Method::SandboxGet, Some(params)).expect_err(params);
-            assert_eq!(error.message, "params must be an object");
-        }
-    }
-
-    #[test]
-    fn methods_without_parameters_take_none() {
-        assert_eq!(Call::parse(Method::SystemInfo, None), Ok(Call::Info));
-        assert_eq!(Call::parse(Method::SystemHealth, Some("{}")), Ok(Call::Health));
-        assert_eq!(named_field(Call::parse(Method::SystemInfo, Some(r#"{"x":1}"#))), "x");
-    }
-
-    #[test]
-    fn a_page_has_its_bounds() {
-        let list = |params: Value| Call::parse(Method::SandboxList, Some(&params.to_string()));
-        assert_eq!(list(json!({})), Ok(Call::List { after: None, limit: DEFAULT_PAGE }));
-        let after = Some(CHAT.parse().expect("a UUID"));
-        assert_eq!(list(json!({ "limit": 1000, "after": CHAT })), Ok(Call::List { after, limit: MAX_PAGE }));
-        for limit in [json!(0), json!(1001), json!(-1), json!(1.5), json!("1"), json!(u64::MAX)] {
-            assert_eq!(named_field(list(json!({ "limit": limit }))), "limit");
-        }
-        assert_eq!(named_field(list(json!({ "after": "x" }))), "after");
-    }
-}
+mod tests;

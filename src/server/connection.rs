@@ -1,6 +1,7 @@
 //! One connection: lines in, answers out, each request in a task of its own.
 //!
 //! A request outlives its connection. A caller that goes away is not told the outcome, but what it asked for is done.
+//! Two things end with it: a watch, once there are no more requests to come, and the leases that are held for it.
 
 use std::convert::Infallible;
 use std::io;
@@ -13,9 +14,11 @@ use tracing::Instrument;
 
 use super::access::Role;
 use super::handler::Handler;
+use super::leases::Leases;
 use super::lines::{Line, Lines};
 use super::measure::Measures;
 use super::outbox::{Outbox, Ticket};
+use super::watch::Watch;
 use super::{Limits, limit_fields};
 use crate::protocol::error::{Error, Kind};
 use crate::protocol::method::Method;
@@ -37,20 +40,26 @@ pub(super) struct Connection {
     shared: Arc<Shared>,
     role: Role,
     outbox: Arc<Outbox>,
+    leases: Arc<Leases>,
+    /// No more requests are expected, or the service shuts down: what has no end by itself ends now.
+    ending: CancellationToken,
 }
 
 impl Connection {
     pub(super) fn new(shared: Arc<Shared>, role: Role) -> Self {
         let outbox = Outbox::new(shared.limits.max_in_flight, shared.limits.max_output);
-        Self { shared, role, outbox }
+        let ending = shared.shutdown.child_token();
+        Self { shared, role, outbox, leases: Arc::default(), ending }
     }
 
     /// Serves until the caller has no more requests and has read every answer, or is gone.
-    pub(super) async fn serve(self, mut stream: UnixStream) -> io::Result<()> {
+    pub(super) async fn serve(&self, mut stream: UnixStream) -> io::Result<()> {
+        let _ending = self.ending.clone().drop_guard();
         let (source, sink) = stream.split();
         let reading = async {
             // A broken connection shows when writing, if there is anything left to write.
             let _ = self.read(Lines::new(source, self.shared.limits.max_line)).await;
+            self.ending.cancel();
             self.outbox.finish();
             std::future::pending::<Infallible>().await
         };
@@ -64,6 +73,11 @@ impl Connection {
             never = reading => match never {},
             never = closing => match never {},
         }
+    }
+
+    /// Gives back what was held for the caller. To be called once it is gone.
+    pub(super) async fn end(self) {
+        self.leases.end(&self.shared.handler.sandboxes).await;
     }
 
     async fn read(&self, mut lines: Lines<impl tokio::io::AsyncRead + Unpin>) -> io::Result<()> {
@@ -114,8 +128,19 @@ impl Connection {
         let shared = Arc::clone(&self.shared);
         let chat = call.chat().map(tracing::field::display);
         let span = tracing::debug_span!("request", method = method.name(), chat.id = chat);
+        let (leases, ending) = (Arc::clone(&self.leases), self.ending.clone());
+        // Begun in the order of the lines: what is asked for after it is seen by it.
+        let work = match call {
+            Call::Watch(watch) if ticket.wants_answer() => {
+                Work::Watch(Watch::begin(shared.handler.sandboxes.journal(), watch))
+            }
+            call => Work::Call(call),
+        };
         let work = async move {
-            let outcome = shared.handler.handle(call, limit_fields(&shared.limits)).await;
+            let outcome = match work {
+                Work::Watch(watch) => watch.run(&ticket, &ending).await,
+                Work::Call(call) => shared.handler.handle(call, &leases, limit_fields(&shared.limits)).await,
+            };
             match &outcome {
                 Err(error) if error.kind == Kind::Internal => tracing::error!(error = error.message, "request failed"),
                 // Without the message, which may quote what the caller sent.
@@ -132,4 +157,9 @@ impl Connection {
         self.shared.measures.no_request(error.kind);
         ticket.identified(id).answer(&Err(error));
     }
+}
+
+enum Work {
+    Call(Call),
+    Watch(Watch),
 }

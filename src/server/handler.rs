@@ -1,14 +1,20 @@
 //! From a call to its answer: what the protocol leaves open is settled here, on this host, and the core does the rest.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use chrono::TimeDelta;
+use sandboxd_actors::chat::events::Lease;
+use sandboxd_actors::clock::{Clock, Timestamp};
 use sandboxd_actors::engine::bounded::Bounded;
-use sandboxd_actors::ids::{ChatId, InstanceName, ProfileName};
+use sandboxd_actors::ids::{ChatId, InstanceName, LeaseId, ProfileName};
 use sandboxd_actors::profile::Profile;
+use sandboxd_actors::reconciler::Trigger;
 use sandboxd_actors::request::CreateRequest;
+use sandboxd_actors::sandbox::Sandbox;
 use sandboxd_actors::sandboxes::Sandboxes;
 
+use super::leases::Leases;
 use crate::host_paths::VolumePolicy;
 use crate::profiles::Profiles;
 use crate::protocol;
@@ -20,35 +26,82 @@ use crate::protocol::params::{Call, Create};
 const DEFAULT_PROFILE: &str = "default";
 
 /// All that a request may need.
-#[derive(Debug)]
 pub struct Handler {
     pub instance: InstanceName,
     pub sandboxes: Sandboxes,
     pub engine: Bounded,
     pub volumes: VolumePolicy,
     pub profiles: Arc<Profiles>,
+    pub clock: Arc<dyn Clock>,
+    /// The longest lease that is given.
+    pub max_lease: Duration,
     pub started: Instant,
 }
 
+impl std::fmt::Debug for Handler {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Handler").field("instance", &self.instance).finish_non_exhaustive()
+    }
+}
+
 impl Handler {
-    pub(super) async fn handle(&self, call: Call, limits: LimitFields) -> Result<Answer, Error> {
+    /// Everything but a watch, which is not answered once.
+    pub(super) async fn handle(&self, call: Call, leases: &Leases, limits: LimitFields) -> Result<Answer, Error> {
         match call {
             Call::Create(create) => {
                 let request = self.resolve(create)?;
-                Ok(Answer::Created(self.sandboxes.create(request).await?))
+                let created = self.sandboxes.create(request).await?;
+                Ok(Answer::Created { created, now: self.clock.now() })
             }
-            Call::Get(chat) => self.sandboxes.get(chat).await?.map(Answer::Sandbox).ok_or_else(|| not_found(chat)),
+            Call::Get(chat) => {
+                let sandbox = self.sandboxes.get(chat).await?.ok_or_else(|| not_found(chat))?;
+                Ok(self.seen(sandbox))
+            }
+            Call::Renew { chat, ttl } => Ok(self.seen(self.sandboxes.renew(chat, ttl).await?)),
+            Call::Touch(chat) => Ok(self.seen(self.sandboxes.touch(chat).await?)),
+            Call::Lease { chat, duration, durable } => self.lease(chat, duration, durable, leases).await,
+            Call::Release { chat, lease } => {
+                let sandbox = self.sandboxes.release(chat, lease).await?;
+                leases.forget(lease);
+                Ok(self.seen(sandbox))
+            }
             Call::Delete(chat) => Ok(Answer::Deletion(chat, self.sandboxes.delete(chat).await?)),
             Call::List { after, limit } => {
                 let page = self.sandboxes.list(after, limit).await?;
-                List::of(page).map(Answer::List).map_err(|error| Kind::Internal.error(error.to_string()))
+                let list = List::of(page, self.clock.now());
+                list.map(Answer::List).map_err(|error| Kind::Internal.error(error.to_string()))
             }
+            Call::Watch(_) => Err(Kind::InvalidRequest.error("a watch needs an id")),
             Call::Health => {
                 let (engine, sandboxes) = tokio::join!(self.engine.identify(), self.sandboxes.count());
                 Ok(Answer::Health(Health::of(engine, sandboxes)))
             }
             Call::Info => Ok(Answer::Info(self.info(limits).await)),
+            Call::Reconcile { dry_run } => {
+                Ok(Answer::Reconciled(self.sandboxes.reconcile(Trigger::Request, dry_run).await?))
+            }
         }
+    }
+
+    fn seen(&self, sandbox: Sandbox) -> Answer {
+        Answer::Sandbox { sandbox, now: self.clock.now() }
+    }
+
+    async fn lease(&self, chat: ChatId, duration: Duration, durable: bool, leases: &Leases) -> Result<Answer, Error> {
+        if duration > self.max_lease {
+            let most = self.max_lease.as_secs_f64();
+            let got = duration.as_secs_f64();
+            return Err(Error::invalid_params("duration", format!("must be at most {most} (leases.max), got {got}")));
+        }
+        let id = LeaseId::random();
+        // Taken before the lease begins: what is promised is never longer than what is held.
+        let until = TimeDelta::from_std(duration).ok().and_then(|length| self.clock.now().checked_add_signed(length));
+        let sandbox = self.sandboxes.lease(chat, Lease { id, duration, durable }).await?;
+        if !durable {
+            leases.hold(&self.sandboxes, chat, id, duration).await;
+        }
+        let until = until.unwrap_or(Timestamp::MAX_UTC);
+        Ok(Answer::Leased { sandbox, lease: id, until, now: self.clock.now() })
     }
 
     /// Looks at the host's file system, so it belongs into the request's own task.

@@ -1,7 +1,8 @@
 //! What one connection owes its caller: requests under way, and answers that the caller has not read yet.
 //!
 //! Both are bounded. Where a bound is reached, [`Outbox::admit`] waits, nothing more is read from the connection, and
-//! the caller's own writes come to a halt: back-pressure, without an error and without a stalled neighbour.
+//! the caller's own writes come to a halt: back-pressure, without an error and without a stalled neighbour. A stream
+//! waits in the same way, with what it has to send next.
 
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,11 +13,15 @@ use tokio::sync::Notify;
 
 use crate::protocol::answer::Answer;
 use crate::protocol::error::{Error, Kind};
+use crate::protocol::notification::Notification;
 use crate::protocol::request::Id;
 use crate::protocol::response;
 
 /// A buffer that an unusually large answer has blown up is not kept.
 const USUAL_BUFFER: usize = 64 << 10;
+
+/// What streams may leave unread. They can wait, and find later what they have to send; answers come first.
+const STREAM_BUFFER: usize = 256 << 10;
 
 #[derive(Debug)]
 pub(super) struct Outbox {
@@ -26,7 +31,13 @@ pub(super) struct Outbox {
     /// Wakes the reader, which waits for room, and the writer, which waits for answers.
     room: Notify,
     work: Notify,
+    /// Wakes every stream that waits for room.
+    stream_room: Notify,
 }
+
+/// Nobody reads any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Closed;
 
 #[derive(Debug, Default)]
 struct State {
@@ -42,8 +53,8 @@ struct State {
 
 impl Outbox {
     pub(super) fn new(max_in_flight: usize, max_output: usize) -> Arc<Self> {
-        let (state, room, work) = (Mutex::default(), Notify::new(), Notify::new());
-        Arc::new(Self { max_in_flight, max_output, state, room, work })
+        let (room, work, stream_room) = (Notify::new(), Notify::new(), Notify::new());
+        Arc::new(Self { max_in_flight, max_output, state: Mutex::default(), room, work, stream_room })
     }
 
     /// Waits until one more request can be taken on. For a single reader.
@@ -96,11 +107,33 @@ impl Outbox {
                 (state.writing > 0, state.finishing && state.in_flight == 0)
             };
             self.room.notify_one();
+            self.stream_room.notify_waiters();
             if found || finished {
                 return found;
             }
             self.work.notified().await;
         }
+    }
+
+    /// Waits until the caller has read enough of what it has been sent. Nothing is sent if it is dropped before.
+    async fn push(&self, line: &[u8]) -> Result<(), Closed> {
+        loop {
+            // Made before the look, so that no room made in between is missed.
+            let room = self.stream_room.notified();
+            {
+                let mut state = self.state();
+                if state.closed {
+                    return Err(Closed);
+                }
+                if state.answers.len() + state.writing < self.max_output.min(STREAM_BUFFER) {
+                    state.answers.extend_from_slice(line);
+                    break;
+                }
+            }
+            room.await;
+        }
+        self.work.notify_one();
+        Ok(())
     }
 
     fn settle(&self, answer: Option<Vec<u8>>) {
@@ -137,6 +170,18 @@ impl Ticket {
         self
     }
 
+    pub(super) fn wants_answer(&self) -> bool {
+        self.id.is_some()
+    }
+
+    /// Sends something ahead of the answer, under the same id. A request without an id is sent nothing.
+    pub(super) async fn notify(&self, notification: Notification<'_>) -> Result<(), Closed> {
+        match &self.id {
+            Some(id) => self.outbox.push(&notification.encode(id)).await,
+            None => Err(Closed),
+        }
+    }
+
     pub(super) fn answer(mut self, outcome: &Result<Answer, Error>) {
         self.answer = self.id.take().map(|id| response::encode(&id, outcome));
     }
@@ -160,6 +205,8 @@ impl Drop for CloseOnDrop<'_> {
         let mut state = self.0.state();
         state.closed = true;
         state.answers = Vec::new();
+        drop(state);
+        self.0.stream_room.notify_waiters();
     }
 }
 
@@ -264,6 +311,24 @@ mod tests {
         let (read, ()) = tokio::join!(reading, admitted);
         assert!(read.is_ok() && answer.ends_with(b"\n"));
         writing.await.expect("no panic").expect("written");
+    }
+
+    #[tokio::test]
+    async fn a_stream_waits_for_its_reader_and_ends_with_it() {
+        let outbox = Outbox::new(8, 1);
+        let ticket = outbox.admit().await.identified(request(1));
+        let gap = Notification::Gap { after: 1, resumes_at: 2 };
+        assert_eq!(ticket.notify(gap).await, Ok(()));
+        assert!(ticket.notify(gap).now_or_never().is_none(), "the first is not read yet");
+        let (sink, reader) = tokio::io::duplex(1 << 10);
+        let writing = tokio::spawn({
+            let outbox = Arc::clone(&outbox);
+            async move { outbox.write_to(sink, PATIENCE).await }
+        });
+        assert_eq!(ticket.notify(gap).await, Ok(()));
+        drop(reader);
+        while ticket.notify(gap).await.is_ok() {}
+        assert!(writing.await.expect("no panic").is_err());
     }
 
     #[tokio::test]

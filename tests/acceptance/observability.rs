@@ -57,14 +57,14 @@ async fn metrics_count_what_was_asked_and_what_came_of_it() {
 }
 
 #[tokio::test]
-async fn adoption_is_counted() {
+async fn what_reconciliation_did_is_counted() {
     let service = Daemon::start("metrics.listen = '127.0.0.1:0'\nprofiles.default.network = 'none'").await;
     service.created(&service.new_chat()).await;
     service.containers().await.create_marker().await;
     let service = service.stop().await.start().await;
     let metrics = Metrics::of(&service).await;
-    assert_eq!(metrics.value(r#"sandboxd_adoptions_total{result="adopted"}"#), Some(1.0));
-    assert_eq!(metrics.value(r#"sandboxd_adoptions_total{result="skipped"}"#), Some(1.0));
+    assert_eq!(metrics.value(r#"sandboxd_reconcile_actions_total{because="resumed"}"#), Some(1.0));
+    assert_eq!(metrics.value(r#"sandboxd_reconcile_actions_total{because="left_alone"}"#), Some(1.0));
     assert_eq!(metrics.value(r#"sandboxd_sandboxes{status="running"}"#), Some(1.0));
 }
 

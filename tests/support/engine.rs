@@ -66,6 +66,14 @@ impl TestInstance {
         }
     }
 
+    /// The same for a chat of its own, under that chat's name.
+    pub(crate) fn chat_spec(&self, script: &str) -> (ChatId, ContainerSpec) {
+        let chat = ChatId::new(Uuid::new_v4());
+        let mut spec = ContainerSpec { name: ContainerName::of(&self.name, chat), ..self.spec(script) };
+        spec.labels.insert(labels::CHAT_ID.to_owned(), chat.to_string());
+        (chat, spec)
+    }
+
     /// A network of the test's own, on which sandboxes cannot reach each other where the engine may write the rules.
     pub(crate) fn network(&self) -> NetworkSpec {
         NetworkSpec { name: self.name.to_string(), isolated: true, labels: labels::ownership(&self.name) }

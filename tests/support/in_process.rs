@@ -18,15 +18,18 @@ use sandboxd::server::accounts::Accounts;
 use sandboxd::server::handler::Handler;
 use sandboxd::server::listener::{Listener, SocketOptions};
 use sandboxd::server::{Limits, Server};
-use sandboxd_actors::chat::{TeardownLimits, World};
+use sandboxd_actors::chat::{Rules, TeardownLimits, World};
 use sandboxd_actors::clock::SystemClock;
 use sandboxd_actors::container::MountPoints;
 use sandboxd_actors::engine::bounded::{Bounded, EngineLimits};
 use sandboxd_actors::engine::fake::FakeEngine;
 use sandboxd_actors::environment::Environment;
 use sandboxd_actors::host_path::HostPath;
-use sandboxd_actors::profile::{Limits as Resources, Network, Profile, Readiness, ReadinessCheck};
-use sandboxd_actors::sandboxes::Sandboxes;
+use sandboxd_actors::journal::JournalHandle;
+use sandboxd_actors::journal::memory::MemoryJournal;
+use sandboxd_actors::profile::{Limits as Resources, Network, OnExpire, Profile, Readiness, ReadinessCheck, Restart};
+use sandboxd_actors::reconciler::Trigger;
+use sandboxd_actors::sandboxes::{Rhythm, Sandboxes};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
@@ -39,11 +42,16 @@ use uuid::Uuid;
 /// Far beyond what anything here takes: only a defect reaches it.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
+/// The longest lease.
+pub(crate) const MAX_LEASE: Duration = Duration::from_secs(600);
+
 /// The shortest request.
 pub(crate) const INFO: &str = "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"system.info\"}\n";
 
 pub(crate) struct Service {
     pub(crate) engine: FakeEngine,
+    pub(crate) journal: MemoryJournal,
+    pub(crate) sandboxes: Sandboxes,
     pub(crate) socket: PathBuf,
     pub(crate) volume: String,
     pub(crate) shutdown: CancellationToken,
@@ -69,16 +77,23 @@ impl Service {
             std::fs::create_dir_all(place.join(name)).expect("created");
         }
         let engine = FakeEngine::new();
-        let world = world(&place, engine.clone());
+        let journal = MemoryJournal::new();
+        let (handle, contents) = JournalHandle::start(journal.clone(), PATIENCE, None).await.expect("loaded");
+        let profiles = Arc::new(BTreeMap::from(["default", "other"].map(profile)));
+        let rules = Rules { trust: Duration::from_secs(1), profiles: Arc::clone(&profiles) };
+        let world = world(&place, engine.clone(), handle, rules);
         let (instance, bounded) = (world.instance.clone(), world.engine.clone());
-        let (sandboxes, _) = Sandboxes::start(world).await.expect("started");
-        sandboxes.adopt().await.expect("listed");
+        let rhythm = Rhythm { reap: Duration::from_millis(20), reconcile: Duration::from_secs(3600) };
+        let (sandboxes, _) = Sandboxes::start(world, contents, rhythm).await.expect("started");
+        sandboxes.reconcile(Trigger::Start, false).await.expect("listed");
         let handler = Handler {
             instance,
-            sandboxes,
+            sandboxes: sandboxes.clone(),
             engine: bounded,
             volumes: VolumePolicy::new([place.join("volumes")], []).expect("a root"),
-            profiles: Arc::new(["default", "other"].map(profile).into()),
+            profiles,
+            clock: Arc::new(SystemClock),
+            max_lease: MAX_LEASE,
             started: Instant::now(),
         };
         let access = Access::new(allowed, Accounts::of_host()).expect("no names");
@@ -89,7 +104,7 @@ impl Service {
         let server = Server::new(handler, limits, access);
         let serving = tokio::spawn(server.serve(listener, shutdown.clone(), PATIENCE));
         let volume = place.join("volumes/v").to_str().expect("UTF-8").to_owned();
-        Self { engine, socket, volume, shutdown, serving, _directory: directory }
+        Self { engine, journal, sandboxes, socket, volume, shutdown, serving, _directory: directory }
     }
 
     pub(crate) async fn connect(&self) -> Caller {
@@ -172,7 +187,7 @@ pub(crate) async fn is_usable(caller: &mut Caller) {
     assert_eq!(answer["result"]["protocol"], 1, "{answer}");
 }
 
-fn world(place: &Path, engine: FakeEngine) -> World {
+fn world(place: &Path, engine: FakeEngine, journal: JournalHandle, rules: Rules) -> World {
     let second = Duration::from_secs(1);
     let limits = EngineLimits {
         identify: second,
@@ -201,7 +216,8 @@ fn world(place: &Path, engine: FakeEngine) -> World {
             lambda_tools_source: host_path("tools"),
         },
         teardown: TeardownLimits { graceful: second, remove: second, total: 3 * second },
-        trust: second,
+        journal,
+        rules,
     }
 }
 
@@ -224,6 +240,8 @@ fn profile(name: &str) -> (sandboxd_actors::ids::ProfileName, Arc<Profile>) {
         readiness: Readiness { check: ReadinessCheck::None, timeout: Duration::from_secs(5) },
         ttl: Duration::from_secs(300),
         idle_timeout: Duration::from_secs(7200),
+        on_expire: OnExpire::Delete,
+        restart: Restart::Never,
     };
     (name, Arc::new(profile))
 }

@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
 use ractor::{Actor, ActorProcessingErr, ActorRef, RpcReplyPort};
@@ -15,15 +15,17 @@ use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
 use super::World;
-use super::discovery::{self, Found, Liveness};
-use super::events::{Effect, Event, LaunchFailure, Remains, Reply, Request, Transition, WaiterId};
-use super::launch::launch;
+use super::discovery::{self, Liveness};
+use super::events::{Effect, Event, LaunchFailure, Lease, Remains, Reply, Request, Ticket, Transition, WaiterId};
+use super::launch::{launch, relaunch};
 use super::lifecycle::Lifecycle;
 use super::phase::Phase;
-use super::teardown::tear_down;
+use super::teardown::{stop, tear_down};
 use crate::engine::{EngineError, Operation};
-use crate::ids::{ChatId, ContainerName, Generation, SessionId};
-use crate::outcome::{Created, Deletion, SandboxError, StartFailure};
+use crate::ids::{ChatId, ContainerId, ContainerName, Generation, LeaseId, SessionId};
+use crate::journal::{Change, Draft};
+use crate::outcome::{Created, Deletion, NotSaved, SandboxError, StartFailure};
+use crate::reconciler;
 use crate::request::CreateRequest;
 use crate::root;
 use crate::sandbox::{Sandbox, Status};
@@ -36,6 +38,16 @@ pub enum Call {
     Create(Box<CreateRequest>, Answer<Created>),
     Get(Answer<Option<Sandbox>>),
     Delete(Answer<Deletion>),
+    Keep(Keep, Answer<Sandbox>),
+}
+
+/// A request about how long a sandbox is kept.
+#[derive(Debug, Clone, Copy)]
+pub enum Keep {
+    Renew(Duration),
+    Touch,
+    Lease(Lease),
+    Release(LeaseId),
 }
 
 impl Call {
@@ -45,6 +57,7 @@ impl Call {
             Call::Create(_, answer) => drop(answer.send(Err(error))),
             Call::Get(answer) => drop(answer.send(Err(error))),
             Call::Delete(answer) => drop(answer.send(Err(error))),
+            Call::Keep(_, answer) => drop(answer.send(Err(error))),
         }
     }
 }
@@ -56,8 +69,10 @@ pub enum Message {
     Describe(Answer<Option<Sandbox>>),
     /// An effect came back.
     Event(Box<Event>),
-    /// Answered once nothing is under way.
+    /// The service is about to end: answered once nothing is under way and all activity is written down.
     Settle(RpcReplyPort<()>),
+    /// Whoever keeps the deadlines has lost them.
+    Rearm,
 }
 
 /// What is known of the chat when its actor starts.
@@ -67,8 +82,8 @@ pub enum Start {
     Absent,
     /// Nothing: the engine has to be asked.
     Unknown,
-    /// A listing showed this container.
-    Found(Box<Found>),
+    /// Engine and journal know of it; its status says how to go on.
+    Sandbox(Box<Sandbox>),
 }
 
 #[derive(Debug)]
@@ -108,11 +123,11 @@ impl Actor for Chat {
 
     async fn pre_start(&self, myself: ActorRef<Message>, arguments: Arguments) -> Result<State, ActorProcessingErr> {
         let Arguments { chat, incarnation, start, world, root } = arguments;
-        let name = ContainerName::of(&world.instance, chat);
+        let (name, rules) = (ContainerName::of(&world.instance, chat), world.rules.clone());
         let (lifecycle, effects) = match start {
-            Start::Absent => (Lifecycle::absent(chat, name, world.trust), Vec::new()),
-            Start::Unknown => Lifecycle::unknown(chat, name, world.trust).looking(),
-            Start::Found(found) => Lifecycle::absent(chat, name, world.trust).adopting(&found, world.clock.now()),
+            Start::Absent => (Lifecycle::absent(chat, name, rules), Vec::new()),
+            Start::Unknown => Lifecycle::unknown(chat, name, rules).looking(),
+            Start::Sandbox(sandbox) => Lifecycle::absent(chat, name, rules).resuming(*sandbox),
         };
         let mut state = State {
             chat,
@@ -149,7 +164,15 @@ impl Actor for Chat {
                 state.step(&myself, Event::Request(request));
             }
             Message::Event(event) => state.step(&myself, *event),
-            Message::Settle(reply) => state.settling.push(reply),
+            Message::Settle(reply) => {
+                let unnoted = state.lifecycle.flush();
+                state.carry_out(&myself, unnoted.into_iter().collect());
+                state.settling.push(reply);
+            }
+            Message::Rearm => {
+                let effects = state.lifecycle.rearmed();
+                state.carry_out(&myself, effects);
+            }
         }
         state.after_message();
         Ok(())
@@ -166,6 +189,10 @@ impl State {
             }
             Call::Get(_) => Request::Get { waiter },
             Call::Delete(_) => Request::Delete { waiter },
+            Call::Keep(Keep::Renew(ttl), _) => Request::Renew { waiter, ttl: *ttl },
+            Call::Keep(Keep::Touch, _) => Request::Touch { waiter },
+            Call::Keep(Keep::Lease(lease), _) => Request::Lease { waiter, lease: *lease },
+            Call::Keep(Keep::Release(lease), _) => Request::Release { waiter, lease: *lease },
         };
         self.callers.insert(waiter, (Instant::now(), call));
         request
@@ -184,16 +211,41 @@ impl State {
         }
         if self.lifecycle.is_idle() && self.callers.is_empty() {
             let (chat, incarnation, handled) = (self.chat, self.incarnation, self.handled);
-            // Root outlives its chats; if it is gone, so is this actor in a moment.
-            let _ = self.root.cast(root::Message::Retire { chat, incarnation, handled });
+            self.tell_root(root::Message::Retire { chat, incarnation, handled });
         }
     }
 
     fn carry_out(&mut self, myself: &ActorRef<Message>, effects: Vec<Effect>) {
+        // What one step decided is handed over in its order. What nobody waits for is kept through a full disk, so it is
+        // not tied to what somebody does.
+        let mut drafts = Vec::new();
         for effect in effects {
             match effect {
                 Effect::Answer { waiter, reply } => self.answer(waiter, reply),
-                Effect::Publish(transition) => self.publish(&transition),
+                Effect::Publish(transition) => {
+                    self.publish(&transition);
+                    drafts.push(self.event(&transition));
+                }
+                Effect::Count(status) => self.counted.move_to(Some(status)),
+                Effect::Save { ticket, sandbox } => {
+                    self.world.journal.write_later(std::mem::take(&mut drafts));
+                    self.write(myself, ticket, Draft::Save(sandbox));
+                }
+                Effect::Forget { ticket, session } => {
+                    self.world.journal.write_later(std::mem::take(&mut drafts));
+                    self.write(myself, ticket, Draft::Forget { chat: self.chat, session });
+                }
+                Effect::Note(sandbox) => drafts.push(Draft::Save(sandbox)),
+                Effect::NoteActivity { session, at } => {
+                    drafts.push(Draft::Activity { chat: self.chat, session, at });
+                }
+                Effect::Arm { at } => self.tell_root(root::Message::Arm { chat: self.chat, at }),
+                Effect::Disarm => self.tell_root(root::Message::Disarm { chat: self.chat }),
+                Effect::Stop { generation, container } => self.stop(myself, generation, container),
+                Effect::RestartAfter { generation, delay } => {
+                    myself.send_after(delay, move || Message::Event(Box::new(Event::RestartDue { generation })));
+                }
+                Effect::Relaunch { generation, sandbox } => self.relaunch(myself, generation, *sandbox),
                 Effect::Look => self.look(myself),
                 Effect::Launch { generation, session, request, created_at } => {
                     self.launch(myself, generation, session, request, created_at);
@@ -201,7 +253,10 @@ impl State {
                 Effect::CancelLaunch { generation } => self.cancel_launch(generation),
                 Effect::Check { generation, container } => {
                     let world = Arc::clone(&self.world);
-                    let check = async move { discovery::is_alive(&world.engine, &container).await };
+                    let profile =
+                        self.lifecycle.sandbox().and_then(|sandbox| world.rules.profiles.get(&sandbox.profile));
+                    let limit = profile.map(|profile| profile.limits.memory_bytes);
+                    let check = async move { discovery::is_alive(&world.engine, &container, limit).await };
                     self.run(myself, "check", check, move |outcome| Event::Checked {
                         generation,
                         liveness: outcome.unwrap_or_else(|defect| Liveness::Unknown(defect.during(Operation::Inspect))),
@@ -229,6 +284,37 @@ impl State {
                 }
             }
         }
+        self.world.journal.write_later(drafts);
+    }
+
+    /// Writes down what somebody waits for.
+    fn write(&mut self, myself: &ActorRef<Message>, ticket: Ticket, draft: Draft) {
+        let write = self.world.journal.write(vec![draft]);
+        let myself = myself.clone();
+        let saved = async move {
+            let result = write.await.map_err(|error| NotSaved(error.to_string()));
+            let _ = myself.cast(Message::Event(Box::new(Event::Saved { ticket, result })));
+        };
+        self.tasks.spawn(saved.instrument(self.span("save")));
+    }
+
+    fn event(&self, Transition { sandbox, from, to }: &Transition) -> Draft {
+        Draft::Event(Box::new(Change {
+            at: self.world.clock.now(),
+            chat: sandbox.chat,
+            session: sandbox.session,
+            agent: sandbox.agent.clone(),
+            container: sandbox.container.clone(),
+            from: *from,
+            to: *to,
+            reason: sandbox.reason,
+            message: sandbox.message.clone(),
+        }))
+    }
+
+    /// Root outlives its chats; if it is gone, so is this actor in a moment.
+    fn tell_root(&self, message: root::Message) {
+        let _ = self.root.cast(message);
     }
 
     fn answer(&mut self, waiter: WaiterId, reply: Reply) {
@@ -250,6 +336,7 @@ impl State {
                 let _ = answer.send(result);
             }
             (Call::Get(answer), Reply::Get(result)) => drop(answer.send(result)),
+            (Call::Keep(_, answer), Reply::Kept(result)) => drop(answer.send(result)),
             (Call::Delete(answer), Reply::Delete(result)) => {
                 let outcome = match &result {
                     Ok(Deletion::Deleted { .. }) => "deleted",
@@ -284,13 +371,31 @@ impl State {
 
     fn look(&mut self, myself: &ActorRef<Message>) {
         let (world, chat) = (Arc::clone(&self.world), self.chat);
-        let look = async move {
-            let found = discovery::discover(&world.engine, &world.instance, chat).await?;
-            // What is not ours is nobody's sandbox; a create that needs the name will say what is in the way.
-            Ok(found.and_then(Result::ok).map(Box::new))
-        };
+        let look = async move { reconciler::look(&world, chat).await };
         self.run(myself, "look", look, |outcome| {
             Event::Looked(outcome.unwrap_or_else(|defect| Err(defect.during(Operation::Inspect))))
+        });
+    }
+
+    fn stop(&mut self, myself: &ActorRef<Message>, generation: Generation, container: ContainerId) {
+        let world = Arc::clone(&self.world);
+        let stop = async move { stop(&world, &container).await };
+        self.run(myself, "stop", stop, move |outcome| Event::Stopped {
+            generation,
+            result: outcome.unwrap_or_else(|defect| Err(defect.during(Operation::Stop))),
+        });
+    }
+
+    fn relaunch(&mut self, myself: &ActorRef<Message>, generation: Generation, sandbox: Sandbox) {
+        let cancelled = CancellationToken::new();
+        self.launching = Some((generation, cancelled.clone()));
+        let world = Arc::clone(&self.world);
+        let work = async move { relaunch(&world, &sandbox, &cancelled).await };
+        self.run(myself, "relaunch", work, move |outcome| Event::Launched {
+            generation,
+            result: outcome.unwrap_or_else(|defect| {
+                Err(LaunchFailure { failure: StartFailure::Defect(defect.0), remains: Remains::Perhaps })
+            }),
         });
     }
 

@@ -55,9 +55,10 @@ pub fn create(phase: &Phase, request: &CreateRequest, now: Timestamp, trust: Dur
     let (fitting, sandbox) = match phase {
         Phase::Unknown(_) => return Admission::Do(CreateWork::Look),
         Phase::Absent => return Admission::Do(CreateWork::Launch),
-        Phase::Failed(failed) => return Admission::Do(CreateWork::Replace(failed.reason)),
+        Phase::Failed(failed) => return Admission::Do(CreateWork::Replace(failed.sandbox.reason)),
+        Phase::Stopped(sandbox) => return Admission::Do(CreateWork::Replace(sandbox.reason)),
         Phase::Running(running) => {
-            if let Some(reason) = running.sandbox.expiry(now) {
+            if let Some(reason) = running.is_over(now) {
                 return Admission::Do(CreateWork::Replace(reason));
             }
             let verified = running.is_trusted(now, trust);
@@ -79,7 +80,7 @@ pub fn delete(phase: &Phase) -> Admission<DeleteWork> {
         Phase::Unknown(_) => Admission::Do(DeleteWork::Look),
         Phase::Absent => Admission::AlreadySo,
         Phase::Creating(_) => Admission::Do(DeleteWork::Cancel),
-        Phase::Running(_) | Phase::Failed(_) => Admission::Do(DeleteWork::Remove),
+        Phase::Running(_) | Phase::Stopped(_) | Phase::Failed(_) => Admission::Do(DeleteWork::Remove),
         Phase::Deleting(_) => Admission::Do(DeleteWork::JoinRemoval),
     }
 }

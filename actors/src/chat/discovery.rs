@@ -1,5 +1,7 @@
 //! What the engine holds under a chat's name, and whether it may be taken for the chat's sandbox.
 
+use std::time::Duration;
+
 use crate::clock::Timestamp;
 use crate::engine::bounded::Bounded;
 use crate::engine::{ContainerState, EngineError, Health, Observed};
@@ -10,6 +12,10 @@ use crate::sandbox::{Endpoint, Reason, Sandbox, Status};
 
 /// How many lines of a dead sandbox's output are kept.
 const LOG_TAIL_LINES: usize = 20;
+
+/// How much later a killed container is looked at again.
+const SECOND_LOOK: Duration = Duration::from_millis(100);
+const SIGKILL: i64 = 9;
 
 /// A container of this chat, made by this instance.
 #[derive(Debug, Clone, PartialEq)]
@@ -100,6 +106,7 @@ impl Found {
             last_activity_at: now,
             expires_at: labels.expires_at,
             idle_timeout: labels.idle_timeout,
+            held_until: None,
         }
     }
 }
@@ -126,8 +133,24 @@ pub async fn discover(
     Ok(Some(Ok(found)))
 }
 
+/// Why a container ended that ran a moment ago. Engines may learn after its end that it ran out of memory, so one that
+/// was killed is looked at twice.
+pub async fn sudden_death(engine: &Bounded, container: &Observed, memory_limit_bytes: Option<u64>) -> Death {
+    let mut container = container.clone();
+    if let ContainerState::Exited(Some(exit)) = container.state
+        && exit.signal() == Some(SIGKILL)
+        && !exit.oom_killed
+    {
+        tokio::time::sleep(SECOND_LOOK).await;
+        if let Ok(Some(seen)) = engine.inspect(container.id.as_str()).await {
+            container = seen;
+        }
+    }
+    autopsy(engine, &container, memory_limit_bytes).await
+}
+
 /// Why a container ended. What cannot be learned is left out rather than guessed.
-pub async fn autopsy(engine: &Bounded, container: &Observed, memory_limit_bytes: Option<u64>) -> Death {
+async fn autopsy(engine: &Bounded, container: &Observed, memory_limit_bytes: Option<u64>) -> Death {
     let exit = match container.state {
         ContainerState::Exited(exit) => exit,
         _ => None,
@@ -147,13 +170,13 @@ pub enum Liveness {
     Unknown(EngineError),
 }
 
-pub async fn is_alive(engine: &Bounded, container: &ContainerId) -> Liveness {
+pub async fn is_alive(engine: &Bounded, container: &ContainerId, memory_limit_bytes: Option<u64>) -> Liveness {
     match engine.inspect(container.as_str()).await {
         Err(error) => Liveness::Unknown(error),
         Ok(None) => Liveness::Vanished,
         Ok(Some(container)) => match container.state {
             ContainerState::Running | ContainerState::Paused | ContainerState::Restarting => Liveness::Alive,
-            _ => Liveness::Ended(autopsy(engine, &container, None).await),
+            _ => Liveness::Ended(sudden_death(engine, &container, memory_limit_bytes).await),
         },
     }
 }

@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
+use chrono::TimeDelta;
+
 use super::discovery::{Found, Liveness};
 use crate::clock::Timestamp;
 use crate::engine::EngineError;
-use crate::ids::{ContainerId, Generation, SessionId};
-use crate::outcome::{Created, Deletion, SandboxError, StartFailure};
+use crate::ids::{ContainerId, Generation, LeaseId, SessionId};
+use crate::outcome::{Created, Deletion, NotSaved, SandboxError, StartFailure};
 use crate::request::CreateRequest;
 use crate::sandbox::{Endpoint, Sandbox, Status};
 
@@ -17,15 +19,55 @@ pub struct WaiterId(pub u64);
 /// A request of a caller. The session is the one a create gets, should it start one.
 #[derive(Debug, Clone)]
 pub enum Request {
-    Create { waiter: WaiterId, request: Box<CreateRequest>, session: SessionId },
-    Get { waiter: WaiterId },
-    Delete { waiter: WaiterId },
+    Create {
+        waiter: WaiterId,
+        request: Box<CreateRequest>,
+        session: SessionId,
+    },
+    Get {
+        waiter: WaiterId,
+    },
+    Delete {
+        waiter: WaiterId,
+    },
+    /// Puts the absolute deadline off, to so long from now. It never comes sooner by this.
+    Renew {
+        waiter: WaiterId,
+        ttl: Duration,
+    },
+    /// Counts as use, and does nothing else.
+    Touch {
+        waiter: WaiterId,
+    },
+    /// Holds the sandbox open for so long.
+    Lease {
+        waiter: WaiterId,
+        lease: Lease,
+    },
+    Release {
+        waiter: WaiterId,
+        lease: LeaseId,
+    },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Lease {
+    pub id: LeaseId,
+    pub duration: Duration,
+    /// Outlives the connection it was asked for on, and a restart of the service.
+    pub durable: bool,
 }
 
 impl Request {
     pub fn waiter(&self) -> WaiterId {
         match self {
-            Request::Create { waiter, .. } | Request::Get { waiter } | Request::Delete { waiter } => *waiter,
+            Request::Create { waiter, .. }
+            | Request::Get { waiter }
+            | Request::Delete { waiter }
+            | Request::Renew { waiter, .. }
+            | Request::Touch { waiter }
+            | Request::Lease { waiter, .. }
+            | Request::Release { waiter, .. } => *waiter,
         }
     }
 }
@@ -33,8 +75,9 @@ impl Request {
 #[derive(Debug, Clone)]
 pub enum Event {
     Request(Request),
-    /// Answers [`Effect::Look`].
-    Looked(Result<Option<Box<Found>>, EngineError>),
+    /// Answers [`Effect::Look`]: the sandbox as engine and journal together tell it; its status says how to go on. One
+    /// that runs is on disk.
+    Looked(Result<Option<Box<Sandbox>>, EngineError>),
     /// Answers [`Effect::Launch`].
     Launched {
         generation: Generation,
@@ -57,13 +100,44 @@ pub enum Event {
         generation: Generation,
         attempt: u32,
     },
+    /// Answers [`Effect::Save`] and [`Effect::Forget`].
+    Saved {
+        ticket: Ticket,
+        result: Result<(), NotSaved>,
+    },
+    /// A deadline may have come.
+    Due,
+    /// Answers [`Effect::Stop`].
+    Stopped {
+        generation: Generation,
+        result: Result<(), EngineError>,
+    },
+    /// Answers [`Effect::RestartAfter`].
+    RestartDue {
+        generation: Generation,
+    },
+    /// The engine says that something happened to this container.
+    Stirred {
+        container: ContainerId,
+    },
+    /// A listing showed this container of the chat alive, or none.
+    Seen(Option<ContainerId>),
+    /// The wall clock jumped by so much.
+    ClockStepped {
+        by: TimeDelta,
+    },
 }
+
+/// Tells the writes of a chat apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Ticket(pub u64);
 
 #[derive(Debug, Clone)]
 pub enum Launched {
     /// It runs and is ready.
     Started { container: ContainerId, endpoint: Option<Endpoint>, started_at: Timestamp },
-    /// The chat's name was taken by a live sandbox of the chat that nobody here knew of.
+    /// The chat's name was taken by a live sandbox of the chat that nobody here knew of. It is on disk by now, unless the
+    /// launch was cancelled.
     Found(Box<Found>),
 }
 
@@ -117,11 +191,48 @@ pub enum Effect {
         attempt: u32,
         delay: Duration,
     },
+    /// Writes the sandbox down; somebody waits for it.
+    Save {
+        ticket: Ticket,
+        sandbox: Box<Sandbox>,
+    },
+    /// Strikes the session out; somebody waits for it.
+    Forget {
+        ticket: Ticket,
+        session: SessionId,
+    },
+    /// Writes the sandbox down, in its own time.
+    Note(Box<Sandbox>),
+    NoteActivity {
+        session: SessionId,
+        at: Timestamp,
+    },
+    /// Asks for [`Event::Due`] then.
+    Arm {
+        at: Timestamp,
+    },
+    Disarm,
+    /// Ends the processes of a sandbox and keeps its container.
+    Stop {
+        generation: Generation,
+        container: ContainerId,
+    },
+    RestartAfter {
+        generation: Generation,
+        delay: Duration,
+    },
+    /// Starts the container of a sandbox that ended again; answered like a launch.
+    Relaunch {
+        generation: Generation,
+        sandbox: Box<Sandbox>,
+    },
     /// Removes a container that came too late to be of use.
     Discard {
         container: ContainerId,
     },
     Publish(Transition),
+    /// Counts a sandbox of which there is nothing new to tell.
+    Count(Status),
 }
 
 #[derive(Debug, Clone)]
@@ -129,6 +240,8 @@ pub enum Reply {
     Create(Result<Created, SandboxError>),
     Get(Result<Option<Sandbox>, SandboxError>),
     Delete(Result<Deletion, SandboxError>),
+    /// To a renew, touch, lease or release: the sandbox after it.
+    Kept(Result<Sandbox, SandboxError>),
 }
 
 /// A change of state, published once.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use super::World;
-use super::discovery::{Condition, Found, autopsy, discover};
+use super::discovery::{Condition, Found, discover, sudden_death};
 use super::events::{LaunchFailure, Launched, Remains};
 use super::readiness::{has_ended, wait_until_ready};
 use crate::clock::Timestamp;
@@ -14,10 +14,11 @@ use crate::directories::DirectoryError;
 use crate::engine::bounded::Straggler;
 use crate::engine::{EngineError, Observed};
 use crate::ids::{ContainerId, SessionId};
-use crate::outcome::StartFailure;
-use crate::profile::Network;
+use crate::journal::Draft;
+use crate::outcome::{NotSaved, StartFailure};
+use crate::profile::{Network, Profile};
 use crate::request::CreateRequest;
-use crate::sandbox::Endpoint;
+use crate::sandbox::{Endpoint, Sandbox};
 
 /// How long a cancelled launch still waits for a creation that is under way: almost always long enough to learn what
 /// has to be removed.
@@ -47,7 +48,7 @@ pub async fn launch(
         };
         let container = match create(world, request, &spec, cancelled).await {
             Ok(Claim::Created(container)) => container,
-            Ok(Claim::Found(found)) => return (Ok(Launched::Found(found)), None),
+            Ok(Claim::Found(found)) => return (write_down(world, found, cancelled).await, None),
             Err((failure, straggler)) => return (Err(failure), straggler),
         };
         if !cancelled.is_cancelled()
@@ -58,7 +59,7 @@ pub async fn launch(
         }
         container
     };
-    let result = until(cancelled, become_ready(world, request, &container)).await;
+    let result = until(cancelled, become_ready(world, &request.profile, &container)).await;
     let result = result.unwrap_or(Err(StartFailure::Deleted));
     (result.map_err(|failure| LaunchFailure { failure, remains: Remains::Container(container) }), None)
 }
@@ -143,20 +144,56 @@ async fn make_way(
     }
 }
 
-/// Starts nothing more: waits until what was started has an address and answers.
-async fn become_ready(
+/// What was found is promised like what was made: on disk before anybody is told.
+async fn write_down(
     world: &World,
-    request: &CreateRequest,
-    container: &ContainerId,
-) -> Result<Launched, StartFailure> {
-    let profile = &*request.profile;
+    found: Box<Found>,
+    cancelled: &CancellationToken,
+) -> Result<Launched, LaunchFailure> {
+    let record = Box::new(found.sandbox(world.clock.now()));
+    match world.journal.write(vec![Draft::Save(record)]).await {
+        Ok(()) => Ok(Launched::Found(found)),
+        // It is going to be removed.
+        Err(_) if cancelled.is_cancelled() => Ok(Launched::Found(found)),
+        // Nothing was made. What is there is found again with the next create, or by the next reconciliation.
+        Err(error) => {
+            let failure = NotSaved(error.to_string()).into();
+            Err(LaunchFailure { failure, remains: Remains::Nothing })
+        }
+    }
+}
+
+/// Starts the container of a sandbox that ended again.
+pub async fn relaunch(
+    world: &World,
+    sandbox: &Sandbox,
+    cancelled: &CancellationToken,
+) -> Result<Launched, LaunchFailure> {
+    let remains = || sandbox.container.clone().map_or(Remains::Perhaps, Remains::Container);
+    let started = async {
+        let unknown = || StartFailure::Defect(format!("there is no profile {} any more", sandbox.profile));
+        let profile = world.rules.profiles.get(&sandbox.profile).ok_or_else(unknown)?;
+        let container = sandbox
+            .container
+            .as_ref()
+            .ok_or_else(|| EngineError::NoSuchContainer { container: sandbox.container_name.to_string() })?;
+        let _slot = world.engine_slots.acquire().await;
+        world.engine.start(container).await?;
+        become_ready(world, profile, container).await
+    };
+    let outcome = until(cancelled, started).await.unwrap_or(Err(StartFailure::Deleted));
+    outcome.map_err(|failure| LaunchFailure { failure, remains: remains() })
+}
+
+/// Starts nothing more: waits until what was started has an address and answers.
+async fn become_ready(world: &World, profile: &Profile, container: &ContainerId) -> Result<Launched, StartFailure> {
     let seen = world.engine.inspect(container.as_str()).await?;
     let seen = seen.ok_or_else(|| EngineError::NoSuchContainer { container: container.to_string() })?;
     if has_ended(&seen) {
-        let death = autopsy(&world.engine, &seen, Some(profile.limits.memory_bytes)).await;
+        let death = sudden_death(&world.engine, &seen, Some(profile.limits.memory_bytes)).await;
         return Err(StartFailure::Died(death));
     }
-    let endpoint = endpoint(&seen, request)?;
+    let endpoint = endpoint(&seen, profile)?;
     wait_until_ready(world, container, seen.address, profile).await?;
     Ok(Launched::Started {
         container: container.clone(),
@@ -165,10 +202,10 @@ async fn become_ready(
     })
 }
 
-fn endpoint(seen: &Observed, request: &CreateRequest) -> Result<Option<Endpoint>, StartFailure> {
-    match (&request.profile.network, seen.address) {
+fn endpoint(seen: &Observed, profile: &Profile) -> Result<Option<Endpoint>, StartFailure> {
+    match (&profile.network, seen.address) {
         (Network::Blocked, _) => Ok(None),
-        (Network::Named(_), Some(ip)) => Ok(Some(Endpoint { ip, port: request.profile.port })),
+        (Network::Named(_), Some(ip)) => Ok(Some(Endpoint { ip, port: profile.port })),
         (Network::Named(_), None) => Err(StartFailure::NoAddress),
     }
 }

@@ -27,17 +27,23 @@
 //! - A removal that failed is owed: it is tried again until it succeeds, also when nobody waits for it any more.
 
 mod adoption;
+mod keeping;
 mod removal;
+mod restart;
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::admission::{self, Admission, CreateWork, DeleteWork};
 use super::discovery::Liveness;
-use super::events::{Effect, Event, LaunchFailure, Launched, Remains, Reply, Request, Transition, WaiterId};
-use super::phase::{Creating, Phase, RemovalStep, Running, Unknown};
+use super::events::{Effect, Event, LaunchFailure, Launched, Remains, Reply, Request, Ticket, Transition, WaiterId};
+use super::leases::Leases;
+use super::phase::{Creating, Origin, Phase, RemovalStep, Running, Unknown};
 use crate::clock::Timestamp;
-use crate::ids::{ChatId, ContainerName, Generation, SessionId};
-use crate::outcome::{Created, Deletion, Launch, Outcome, SandboxError, StartFailure};
+use crate::ids::{ChatId, ContainerId, ContainerName, Generation, ProfileName, SessionId};
+use crate::outcome::{Created, Deletion, Launch, NotSaved, Outcome, SandboxError, StartFailure};
+use crate::profile::Profile;
 use crate::request::CreateRequest;
 use crate::sandbox::{Reason, Sandbox, Status};
 
@@ -47,25 +53,48 @@ pub struct Lifecycle {
     name: ContainerName,
     generation: Generation,
     phase: Phase,
+    leases: Leases,
     /// Creations that were given up and are still followed.
     stragglers: usize,
-    trust: Duration,
+    last_ticket: Ticket,
+    /// Something happened to the container that a look under way, or the launch, may not have seen.
+    stirred: bool,
+    rules: Rules,
     effects: Vec<Effect>,
+}
+
+/// What the decisions of every chat depend on.
+#[derive(Debug, Clone)]
+pub struct Rules {
+    /// How long a sandbox that was seen alive is handed out again without another look.
+    pub trust: Duration,
+    pub profiles: Arc<BTreeMap<ProfileName, Arc<Profile>>>,
 }
 
 impl Lifecycle {
     /// A chat that certainly has no container.
-    pub fn absent(chat: ChatId, name: ContainerName, trust: Duration) -> Self {
-        Self::starting_in(Phase::Absent, chat, name, trust)
+    pub fn absent(chat: ChatId, name: ContainerName, rules: Rules) -> Self {
+        Self::starting_in(Phase::Absent, chat, name, rules)
     }
 
     /// A chat of which nothing is known.
-    pub fn unknown(chat: ChatId, name: ContainerName, trust: Duration) -> Self {
-        Self::starting_in(Phase::Unknown(Unknown::default()), chat, name, trust)
+    pub fn unknown(chat: ChatId, name: ContainerName, rules: Rules) -> Self {
+        Self::starting_in(Phase::Unknown(Unknown::default()), chat, name, rules)
     }
 
-    fn starting_in(phase: Phase, chat: ChatId, name: ContainerName, trust: Duration) -> Self {
-        Self { chat, name, generation: Generation::default(), phase, stragglers: 0, trust, effects: Vec::new() }
+    fn starting_in(phase: Phase, chat: ChatId, name: ContainerName, rules: Rules) -> Self {
+        Self {
+            chat,
+            name,
+            generation: Generation::default(),
+            phase,
+            leases: Leases::default(),
+            stragglers: 0,
+            last_ticket: Ticket::default(),
+            stirred: false,
+            rules,
+            effects: Vec::new(),
+        }
     }
 
     pub fn phase(&self) -> &Phase {
@@ -77,7 +106,8 @@ impl Lifecycle {
             Phase::Unknown(_) | Phase::Absent => None,
             Phase::Creating(creating) => Some(&creating.sandbox),
             Phase::Running(running) => Some(&running.sandbox),
-            Phase::Failed(sandbox) => Some(sandbox),
+            Phase::Stopped(sandbox) => Some(sandbox),
+            Phase::Failed(failed) => Some(&failed.sandbox),
             // A successor is what the chat has from now on; its predecessor is only on its way out.
             Phase::Deleting(deleting) => Some(deleting.successor.as_ref().map_or(&deleting.sandbox, |s| &s.sandbox)),
         }
@@ -93,8 +123,11 @@ impl Lifecycle {
         self.stragglers == 0
             && match &self.phase {
                 Phase::Unknown(unknown) => !unknown.looking,
-                Phase::Absent | Phase::Failed(_) => true,
-                Phase::Running(running) => running.verifying.is_empty(),
+                Phase::Absent | Phase::Stopped(_) | Phase::Failed(_) => true,
+                Phase::Running(running) => {
+                    let stopping = running.stopping.is_some_and(|stopping| stopping.is_under_way());
+                    !running.checking && !stopping && running.unsaved.is_empty()
+                }
                 Phase::Creating(_) => false,
                 Phase::Deleting(deleting) => deleting.step == RemovalStep::Owed,
             }
@@ -109,15 +142,32 @@ impl Lifecycle {
             Event::Checked { generation, liveness } => self.checked(generation, liveness, now),
             Event::TornDown { generation, result } => self.torn_down(generation, result, now),
             Event::RetryDue { generation, attempt } => self.retry_due(generation, attempt),
+            Event::Saved { ticket, result } => self.saved(ticket, result, now),
+            Event::Due => self.due(now),
+            Event::Stopped { generation, result } => self.stopped(generation, result, now),
+            Event::RestartDue { generation } => self.restart_due(generation),
+            Event::Stirred { container } => self.stirred(&container),
+            Event::Seen(container) => self.seen(container.as_ref()),
+            Event::ClockStepped { by } => self.clock_stepped(by),
         }
         std::mem::take(&mut self.effects)
     }
 
     fn request(&mut self, request: Request, now: Timestamp) {
         match request {
+            // What may be there is not refused before it was looked for.
+            Request::Renew { .. } | Request::Touch { .. } | Request::Lease { .. } | Request::Release { .. }
+                if matches!(self.phase, Phase::Unknown(_)) =>
+            {
+                self.wait_for_look(request);
+            }
             Request::Get { waiter } => self.get(waiter),
             Request::Create { waiter, request, session } => self.create(waiter, request, session, now),
             Request::Delete { waiter } => self.delete(waiter, now),
+            Request::Renew { waiter, ttl } => self.renew(waiter, ttl, now),
+            Request::Touch { waiter } => self.touch(waiter, now),
+            Request::Lease { waiter, lease } => self.lease(waiter, lease, now),
+            Request::Release { waiter, lease } => self.release(waiter, lease, now),
         }
     }
 
@@ -125,13 +175,13 @@ impl Lifecycle {
         if let Phase::Unknown(_) = self.phase {
             self.wait_for_look(Request::Get { waiter });
         } else {
-            let sandbox = self.sandbox().cloned();
+            let sandbox = self.promised();
             self.answer(waiter, Reply::Get(Ok(sandbox)));
         }
     }
 
     fn create(&mut self, waiter: WaiterId, request: Box<CreateRequest>, session: SessionId, now: Timestamp) {
-        let work = match admission::create(&self.phase, &request, now, self.trust) {
+        let work = match admission::create(&self.phase, &request, now, self.rules.trust) {
             Admission::Refused(refusal) => {
                 let (session, fields) = (refusal.session, refusal.fields);
                 let error = SandboxError::Conflict { chat: self.chat, session, fields };
@@ -146,7 +196,10 @@ impl Lifecycle {
                 let sandbox = self.planned(&request, session, now);
                 self.launch(sandbox, request, Outcome::Created, vec![waiter], now);
             }
-            (CreateWork::JoinLaunch, Phase::Creating(creating)) => creating.waiters.push(waiter),
+            (CreateWork::JoinLaunch, Phase::Creating(creating)) => match &mut creating.origin {
+                Origin::Request { waiters, .. } => waiters.push(waiter),
+                Origin::Restart { waiting, .. } => waiting.push(Request::Create { waiter, request, session }),
+            },
             (CreateWork::Replace(reason), phase) => {
                 let waiting = phase.take_verifying();
                 self.remove(reason, true);
@@ -155,11 +208,10 @@ impl Lifecycle {
                 self.create(waiter, request, session, now);
             }
             (CreateWork::Verify, Phase::Running(running)) => {
-                let first = running.verifying.is_empty();
+                // It must not be found idle while the engine is being asked.
+                running.use_at(now);
                 running.verifying.push(Request::Create { waiter, request, session });
-                if let (true, Some(container)) = (first, running.sandbox.container.clone()) {
-                    self.effects.push(Effect::Check { generation: self.generation, container });
-                }
+                self.check();
             }
             (CreateWork::Succeed, _) => self.succeed(waiter, request, session, now),
             (CreateWork::JoinSuccessor, Phase::Deleting(deleting)) => {
@@ -211,7 +263,8 @@ impl Lifecycle {
             request: request.clone(),
             created_at: now,
         });
-        self.phase = Phase::Creating(Box::new(Creating { sandbox, request, outcome, waiters }));
+        let origin = Origin::Request { request, outcome, waiters, saving: None };
+        self.phase = Phase::Creating(Box::new(Creating { sandbox, origin }));
     }
 
     fn launched(&mut self, generation: Generation, result: Result<Launched, LaunchFailure>, now: Timestamp) {
@@ -235,43 +288,149 @@ impl Lifecycle {
         }
     }
 
-    fn launch_ended(&mut self, creating: Creating, result: Result<Launched, LaunchFailure>, now: Timestamp) {
-        let Creating { mut sandbox, request, outcome, waiters } = creating;
+    fn launch_ended(&mut self, mut creating: Creating, result: Result<Launched, LaunchFailure>, now: Timestamp) {
         match result {
             Ok(Launched::Started { container, endpoint, started_at }) => {
+                let sandbox = &mut creating.sandbox;
                 sandbox.container = Some(container);
                 sandbox.endpoint = endpoint;
                 sandbox.started_at = Some(started_at);
-                sandbox.last_activity_at = now;
-                self.enter(&mut sandbox, Status::Running, Reason::Ready, None);
-                for waiter in waiters {
-                    let created = Created { sandbox: sandbox.clone(), outcome, launch: Launch::Cold };
-                    self.answer(waiter, Reply::Create(Ok(created)));
+                match creating.origin {
+                    Origin::Request { ref mut saving, .. } => {
+                        sandbox.last_activity_at = now;
+                        let promised = Sandbox { status: Status::Running, reason: Reason::Ready, ..sandbox.clone() };
+                        let ticket = self.ticket();
+                        *saving = Some(ticket);
+                        self.save(ticket, promised);
+                        self.phase = Phase::Creating(Box::new(creating));
+                    }
+                    Origin::Restart { attempt, waiting } => {
+                        self.restarted(creating.sandbox, attempt, now);
+                        self.replay(waiting, now);
+                    }
                 }
-                self.phase = Phase::Running(Box::new(Running::new(sandbox, now)));
             }
             Ok(Launched::Found(found)) => {
+                let Creating { sandbox, origin, .. } = creating;
                 let session = sandbox.session;
                 self.give_way(sandbox);
-                self.adopt(&found, now);
-                for waiter in waiters {
-                    self.create(waiter, request.clone(), session, now);
+                self.take_over(found.sandbox(now), now);
+                match origin {
+                    Origin::Request { request, waiters, .. } => {
+                        for waiter in waiters {
+                            self.create(waiter, request.clone(), session, now);
+                        }
+                    }
+                    Origin::Restart { waiting, .. } => self.replay(waiting, now),
                 }
             }
-            Err(LaunchFailure { failure, remains: Remains::Nothing }) => {
-                sandbox.reason = Reason::RolledBack;
-                sandbox.message = Some(failure.to_string());
-                self.publish_end(sandbox);
-                self.answer_failed(waiters, &failure);
-            }
-            Err(LaunchFailure { failure, remains }) => {
-                if let Remains::Container(container) = remains {
-                    sandbox.container = Some(container);
+            Err(LaunchFailure { failure, remains }) => match creating.origin {
+                Origin::Restart { attempt, waiting } => {
+                    self.restart_failed(creating.sandbox, attempt, &failure);
+                    self.replay(waiting, now);
                 }
-                self.enter(&mut sandbox, Status::Deleting, Reason::RolledBack, Some(failure.to_string()));
-                self.start_removal(sandbox, false);
-                self.deleting().failed = Some((failure, waiters));
+                Origin::Request { waiters, .. } => self.roll_back(creating.sandbox, waiters, failure, remains),
+            },
+        }
+    }
+
+    /// It runs, and is on disk: now it is promised.
+    fn promise(&mut self, mut sandbox: Sandbox, outcome: Outcome, waiters: Vec<WaiterId>, now: Timestamp) {
+        self.enter(&mut sandbox, Status::Running, Reason::Ready, None);
+        for waiter in waiters {
+            let created = Created { sandbox: sandbox.clone(), outcome, launch: Launch::Cold };
+            self.answer(waiter, Reply::Create(Ok(created)));
+        }
+        self.run(Running::new(sandbox, now));
+    }
+
+    fn roll_back(&mut self, mut sandbox: Sandbox, waiters: Vec<WaiterId>, failure: StartFailure, remains: Remains) {
+        if remains == Remains::Nothing {
+            sandbox.reason = Reason::RolledBack;
+            sandbox.message = Some(failure.to_string());
+            self.publish_end(sandbox);
+            return self.answer_failed(waiters, &failure);
+        }
+        if let Remains::Container(container) = remains {
+            sandbox.container = Some(container);
+        }
+        self.enter(&mut sandbox, Status::Deleting, Reason::RolledBack, Some(failure.to_string()));
+        // A write that failed may have got there all the same.
+        let recorded = matches!(failure, StartFailure::NotSaved(_));
+        self.start_removal(sandbox, false, recorded);
+        self.deleting().failed = Some((failure, waiters));
+    }
+
+    fn saved(&mut self, ticket: Ticket, result: Result<(), NotSaved>, now: Timestamp) {
+        match std::mem::replace(&mut self.phase, Phase::Absent) {
+            Phase::Creating(creating) => match *creating {
+                Creating { sandbox, origin: Origin::Request { outcome, waiters, saving, .. } }
+                    if saving == Some(ticket) =>
+                {
+                    match result {
+                        Ok(()) => {
+                            self.promise(sandbox, outcome, waiters, now);
+                        }
+                        Err(error) => {
+                            let remains = sandbox.container.clone().map_or(Remains::Perhaps, Remains::Container);
+                            self.roll_back(sandbox, waiters, error.into(), remains);
+                        }
+                    }
+                }
+                creating => self.phase = Phase::Creating(Box::new(creating)),
+            },
+            Phase::Deleting(deleting) if deleting.step == RemovalStep::Forgetting(ticket) => match result {
+                Ok(()) => self.gone(*deleting, now),
+                Err(error) => self.removal_failed(*deleting, error.into()),
+            },
+            other => {
+                self.phase = other;
+                self.change_saved(ticket, result);
             }
+        }
+    }
+
+    /// Goes on with a sandbox that runs.
+    fn run(&mut self, running: Running) {
+        self.effects.push(Effect::Arm { at: running.sandbox.end().0 });
+        self.phase = Phase::Running(Box::new(running));
+        self.check_again();
+    }
+
+    /// Looks whether what runs still does, unless a look is under way.
+    fn check(&mut self) {
+        if let Phase::Running(running) = &mut self.phase
+            && let Some(container) = running.sandbox.container.clone()
+            && !std::mem::replace(&mut running.checking, true)
+        {
+            self.stirred = false;
+            self.effects.push(Effect::Check { generation: self.generation, container });
+        }
+    }
+
+    /// The engine tells of an event; what it means is for a look to say.
+    fn stirred(&mut self, container: &ContainerId) {
+        self.stirred = match &self.phase {
+            // Which container it is going to be is not known yet.
+            Phase::Unknown(_) | Phase::Creating(_) => true,
+            Phase::Running(running) => self.stirred || running.sandbox.container.as_ref() == Some(container),
+            Phase::Absent | Phase::Stopped(_) | Phase::Failed(_) | Phase::Deleting(_) => false,
+        };
+        self.check_again();
+    }
+
+    /// Looks if something happened that the last look may not have seen.
+    fn check_again(&mut self) {
+        if self.stirred {
+            self.check();
+        }
+    }
+
+    /// A listing showed this one alive, or none. It is older than what is known here, so a difference is a reason to
+    /// look, and nothing more.
+    fn seen(&mut self, container: Option<&ContainerId>) {
+        if self.sandbox().is_some_and(|sandbox| sandbox.container.as_ref() != container) {
+            self.check();
         }
     }
 
@@ -280,19 +439,32 @@ impl Lifecycle {
             return;
         }
         let Phase::Running(running) = &mut self.phase else { return };
+        running.checking = false;
         let waiting = std::mem::take(&mut running.verifying);
         let (reason, message) = match liveness {
             // Unknown is not gone: the sandbox is handed out as what it was when it was last seen.
             Liveness::Alive | Liveness::Unknown(_) => {
                 running.verified_at = now;
-                return self.replay(waiting, now);
+                self.replay(waiting, now);
+                return self.check_again();
             }
-            Liveness::Ended(death) => (death.reason(), Some(death.to_string())),
+            Liveness::Ended(death) => match running.stopping {
+                None => (death.reason(), Some(death.to_string())),
+                // It ended because it was told to, and whoever told it will say so.
+                Some(stopping) if stopping.is_under_way() => return self.replay(waiting, now),
+                Some(_) => {
+                    self.come_to_rest();
+                    return self.replay(waiting, now);
+                }
+            },
             Liveness::Vanished => (Reason::Vanished, Some("its container was removed by somebody else".to_owned())),
         };
+        let restarts = running.restarts_so_far(now);
         let mut sandbox = running.sandbox.clone();
+        self.abandon_changes(Status::Failed);
         self.enter(&mut sandbox, Status::Failed, reason, message);
-        self.phase = Phase::Failed(Box::new(sandbox));
+        self.note(&sandbox);
+        self.fail(sandbox, restarts);
         self.replay(waiting, now);
     }
 
@@ -303,9 +475,9 @@ impl Lifecycle {
     }
 
     fn answer_reused(&mut self, waiter: WaiterId, now: Timestamp) {
-        let Phase::Running(running) = &mut self.phase else { unreachable!("only what runs is reused") };
-        running.sandbox.last_activity_at = now.max(running.sandbox.last_activity_at);
-        let created = Created { sandbox: running.sandbox.clone(), outcome: Outcome::Reused, launch: Launch::None };
+        self.use_now(now);
+        let sandbox = self.promised().expect("only what runs is reused");
+        let created = Created { sandbox, outcome: Outcome::Reused, launch: Launch::None };
         self.answer(waiter, Reply::Create(Ok(created)));
     }
 
@@ -321,6 +493,10 @@ impl Lifecycle {
             Request::Create { waiter, .. } => self.answer(waiter, Reply::Create(Err(error.clone()))),
             Request::Get { waiter } => self.answer(waiter, Reply::Get(Err(error.clone()))),
             Request::Delete { waiter } => self.answer(waiter, Reply::Delete(Err(error.clone()))),
+            Request::Renew { waiter, .. }
+            | Request::Touch { waiter }
+            | Request::Lease { waiter, .. }
+            | Request::Release { waiter, .. } => self.answer(waiter, Reply::Kept(Err(error.clone()))),
         }
     }
 
@@ -355,6 +531,7 @@ impl Lifecycle {
             last_activity_at: now,
             expires_at: request.expires_at(now),
             idle_timeout: request.idle_timeout(),
+            held_until: None,
         }
     }
 
@@ -364,6 +541,28 @@ impl Lifecycle {
         sandbox.reason = reason;
         sandbox.message = message;
         self.publish(sandbox, Some(from));
+    }
+
+    /// As it is to be written down.
+    fn record(&self, sandbox: Sandbox) -> Box<Sandbox> {
+        Box::new(Sandbox { held_until: self.leases.durable().until(), ..sandbox })
+    }
+
+    /// Writes it down, with nobody waiting.
+    fn note(&mut self, sandbox: &Sandbox) {
+        let record = self.record(sandbox.clone());
+        self.effects.push(Effect::Note(record));
+    }
+
+    /// Writes it down; [`Event::Saved`] will tell.
+    fn save(&mut self, ticket: Ticket, sandbox: Sandbox) {
+        let sandbox = self.record(sandbox);
+        self.effects.push(Effect::Save { ticket, sandbox });
+    }
+
+    fn ticket(&mut self) -> Ticket {
+        self.last_ticket.0 += 1;
+        self.last_ticket
     }
 
     fn publish(&mut self, sandbox: &Sandbox, from: Option<Status>) {

@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use super::events::{Request, WaiterId};
+use super::events::{Request, Ticket, WaiterId};
+use super::leases::Leases;
 use crate::clock::Timestamp;
 use crate::outcome::{Outcome, StartFailure};
 use crate::request::CreateRequest;
-use crate::sandbox::Sandbox;
+use crate::sandbox::{Reason, Sandbox};
 
 #[derive(Debug)]
 pub enum Phase {
@@ -14,7 +15,9 @@ pub enum Phase {
     Absent,
     Creating(Box<Creating>),
     Running(Box<Running>),
-    Failed(Box<Sandbox>),
+    /// Expired, its container kept.
+    Stopped(Box<Sandbox>),
+    Failed(Box<Failed>),
     Deleting(Box<Deleting>),
 }
 
@@ -39,9 +42,28 @@ pub struct Unknown {
 #[derive(Debug)]
 pub struct Creating {
     pub sandbox: Sandbox,
-    pub(super) request: Box<CreateRequest>,
-    pub(super) outcome: Outcome,
-    pub(super) waiters: Vec<WaiterId>,
+    pub(super) origin: Origin,
+}
+
+/// What a sandbox that is being started comes from.
+#[derive(Debug)]
+pub(super) enum Origin {
+    Request {
+        request: Box<CreateRequest>,
+        outcome: Outcome,
+        waiters: Vec<WaiterId>,
+        /// It runs, and waits to be on disk before anybody is told.
+        saving: Option<Ticket>,
+    },
+    /// It ended by itself and is started again, for the so-many-th time in a row. Its session is on disk already.
+    Restart { attempt: u32, waiting: Vec<Request> },
+}
+
+#[derive(Debug)]
+pub struct Failed {
+    pub sandbox: Sandbox,
+    /// Restarts that were tried in a row.
+    pub(super) restarts: u32,
 }
 
 #[derive(Debug)]
@@ -49,13 +71,67 @@ pub struct Running {
     pub sandbox: Sandbox,
     /// When it was last seen alive.
     pub(super) verified_at: Timestamp,
-    /// Creates that wait for a look at it; not empty while one is under way.
+    /// A look at it is under way.
+    pub(super) checking: bool,
+    /// Creates that wait for that look.
     pub(super) verifying: Vec<Request>,
+    /// Its processes are to end because it expired. That is settled: it is not handed out any more.
+    pub(super) stopping: Option<Stopping>,
+    /// Changes that wait to be on disk before anybody is told, oldest first.
+    pub(super) unsaved: Vec<Unsaved>,
+    /// The last activity that was written down.
+    pub(super) noted_activity: Timestamp,
+    /// Restarts in a row before this run.
+    pub(super) restarts: u32,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Stopping {
+    pub(super) reason: Reason,
+    /// When it is tried again; `None` while a try is under way.
+    pub(super) again_at: Option<Timestamp>,
+}
+
+impl Stopping {
+    pub(super) fn is_under_way(&self) -> bool {
+        self.again_at.is_none()
+    }
+}
+
+/// A change that was made and is not on disk yet.
+#[derive(Debug)]
+pub(super) struct Unsaved {
+    pub(super) ticket: Ticket,
+    pub(super) waiter: WaiterId,
+    /// What to go back to, should it not get there.
+    pub(super) before: Promise,
+}
+
+/// How long a sandbox was promised to be kept.
+#[derive(Debug)]
+pub(super) struct Promise {
+    pub(super) expires_at: Timestamp,
+    pub(super) leases: Leases,
 }
 
 impl Running {
     pub(super) fn new(sandbox: Sandbox, verified_at: Timestamp) -> Self {
-        Self { sandbox, verified_at, verifying: Vec::new() }
+        let noted_activity = sandbox.last_activity_at;
+        Self {
+            sandbox,
+            verified_at,
+            checking: false,
+            verifying: Vec::new(),
+            stopping: None,
+            unsaved: Vec::new(),
+            noted_activity,
+            restarts: 0,
+        }
+    }
+
+    /// Past its end, or on its way there.
+    pub fn is_over(&self, now: Timestamp) -> Option<Reason> {
+        self.stopping.map(|stopping| stopping.reason).or_else(|| self.sandbox.expiry(now))
     }
 
     /// Whether it was seen alive recently. A clock that went backwards ends the trust.
@@ -74,6 +150,8 @@ pub struct Deleting {
     pub successor: Option<Successor>,
     pub(super) step: RemovalStep,
     pub(super) graceful: bool,
+    /// The journal knows of it and has to be told when it is gone.
+    pub(super) recorded: bool,
     pub(super) attempt: u32,
 }
 
@@ -90,6 +168,8 @@ pub(super) enum RemovalStep {
     /// The launch has been cancelled and has not answered yet.
     Cancelling,
     Removing,
+    /// Nothing is left of it but its record.
+    Forgetting(Ticket),
     /// The last try failed; the next one is timed.
     Owed,
 }

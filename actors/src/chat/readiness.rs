@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::World;
-use super::discovery::autopsy;
+use super::discovery::sudden_death;
 use crate::engine::{ContainerState, EngineError, Health, Observed};
 use crate::ids::ContainerId;
 use crate::outcome::StartFailure;
@@ -110,7 +110,7 @@ async fn expect_alive(
 ) -> Result<(), StartFailure> {
     match look(world, container, deadline).await?.filter(has_ended) {
         Some(ended) => {
-            let death = autopsy(&world.engine, &ended, Some(profile.limits.memory_bytes)).await;
+            let death = sudden_death(&world.engine, &ended, Some(profile.limits.memory_bytes)).await;
             Err(StartFailure::Died(death))
         }
         None => Ok(()),

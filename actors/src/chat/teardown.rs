@@ -60,6 +60,12 @@ pub async fn tear_down(
     }
 }
 
+/// Ends a container's processes and keeps it.
+pub async fn stop(world: &World, container: &ContainerId) -> Result<(), EngineError> {
+    let limits = &world.teardown;
+    world.engine.stop(container, limits.process_grace(), limits.graceful).await
+}
+
 /// Runs a layer within its own limit and what is left of the outer one.
 async fn clamped<T>(left: &mut Duration, own: Duration, layer: impl Future<Output = T>) -> Result<T, EngineError> {
     let limit = own.min(*left);

@@ -9,6 +9,7 @@ use futures_util::FutureExt;
 use tokio::task::{JoinError, JoinHandle};
 use tracing::Instrument;
 
+use super::events::EngineEvents;
 use super::{Engine, EngineError, EngineIdentity, NetworkSpec, Observed, Operation};
 use crate::container::ContainerSpec;
 use crate::ids::{ContainerId, InstanceName};
@@ -88,6 +89,11 @@ impl Bounded {
 
     pub async fn log_tail(&self, container: &ContainerId, lines: usize) -> Result<Vec<String>, EngineError> {
         within(Operation::LogTail, self.limits.logs, self.engine.log_tail(container, lines)).await
+    }
+
+    /// Only the opening has a deadline: a stream on which nothing happens is in order.
+    pub async fn watch(&self, instance: &InstanceName) -> Result<EngineEvents, EngineError> {
+        within(Operation::Watch, self.limits.identify, self.engine.watch(instance)).await
     }
 
     /// Removes a container that is of no use to anybody, however often that has to be tried.

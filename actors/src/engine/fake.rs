@@ -2,6 +2,7 @@
 //! carried out and then fail, to wait for a gate, or to never answer; and every call is counted.
 
 mod faults;
+mod watchers;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::net::{IpAddr, Ipv4Addr};
@@ -11,6 +12,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tokio::sync::watch;
 
+use super::events::{EngineEvents, Happening};
 use super::{ContainerState, Engine, EngineError, EngineIdentity, Exit, Health, NetworkSpec, Observed, Operation};
 use crate::clock::{Clock, SystemClock};
 use crate::container::ContainerSpec;
@@ -19,6 +21,7 @@ use crate::labels;
 use crate::profile::Network;
 
 pub use faults::{Fault, Gate};
+use watchers::Watchers;
 
 /// Cheap to clone; all clones are the same engine.
 #[derive(Debug, Clone)]
@@ -34,6 +37,7 @@ struct Inner {
     networks: Vec<String>,
     missing_images: Vec<String>,
     addressless: bool,
+    watchers: Watchers,
     faults: HashMap<Operation, VecDeque<Fault>>,
     standing_faults: HashMap<Operation, Fault>,
     calls: HashMap<Operation, usize>,
@@ -96,21 +100,49 @@ impl FakeEngine {
 
     /// Ends a container's first process, as a crash would.
     pub fn end(&self, container: &ContainerId, exit: Exit, log: &[&str]) {
-        if let Some(container) = self.inner().containers.get_mut(container) {
+        let Inner { containers, watchers, .. } = &mut *self.inner();
+        if let Some(container) = containers.get_mut(container) {
             container.observed.state = ContainerState::Exited(Some(exit));
             container.log = log.iter().map(ToString::to_string).collect();
+            if exit.oom_killed {
+                watchers.tell(&container.observed, Happening::OutOfMemory);
+            }
+            watchers.tell(&container.observed, Happening::Died);
         }
     }
 
     pub fn set_health(&self, container: &ContainerId, health: Health) {
-        if let Some(container) = self.inner().containers.get_mut(container) {
+        let Inner { containers, watchers, .. } = &mut *self.inner();
+        if let Some(container) = containers.get_mut(container) {
             container.observed.health = Some(health);
+            if health == Health::Unhealthy {
+                watchers.tell(&container.observed, Happening::Unhealthy);
+            }
         }
     }
 
     /// Removes a container behind the service's back.
     pub fn vanish(&self, container: &ContainerId) {
-        self.inner().containers.remove(container);
+        self.inner().remove(container);
+    }
+
+    /// Tells those who watch of something that may not have happened at all.
+    pub fn claim(&self, container: &ContainerId, what: Happening) {
+        let inner = self.inner();
+        if let Some(container) = inner.containers.get(container) {
+            inner.watchers.tell(&container.observed, what);
+        }
+    }
+
+    /// Ends every stream of events with an error. Whether they can be opened again is for [`Operation::Watch`]'s
+    /// faults to say.
+    pub fn break_streams(&self) {
+        self.inner().watchers.break_off();
+    }
+
+    /// How many streams of events are open.
+    pub fn streams(&self) -> usize {
+        self.inner().watchers.count()
     }
 
     /// Puts a container there that nobody asked this engine for.
@@ -289,10 +321,13 @@ impl Engine for FakeEngine {
 
     async fn stop(&self, container: &ContainerId, _grace: Duration) -> Result<(), EngineError> {
         self.call(Operation::Stop, |inner| {
-            if let Some(container) = inner.containers.get_mut(container)
+            let Inner { containers, watchers, .. } = inner;
+            if let Some(container) = containers.get_mut(container)
                 && container.observed.state == ContainerState::Running
             {
                 container.observed.state = ContainerState::Exited(Some(Exit { code: 143, oom_killed: false }));
+                watchers.tell(&container.observed, Happening::Died);
+                watchers.tell(&container.observed, Happening::Stopped);
             }
             Ok(())
         })
@@ -301,7 +336,7 @@ impl Engine for FakeEngine {
 
     async fn remove(&self, container: &ContainerId) -> Result<(), EngineError> {
         self.call(Operation::Remove, |inner| {
-            inner.containers.remove(container);
+            inner.remove(container);
             Ok(())
         })
         .await
@@ -314,6 +349,10 @@ impl Engine for FakeEngine {
             Ok(container.log[skipped..].to_vec())
         })
         .await
+    }
+
+    async fn watch(&self, instance: &InstanceName) -> Result<EngineEvents, EngineError> {
+        self.call(Operation::Watch, |inner| Ok(inner.watchers.open(instance))).await
     }
 }
 
@@ -352,7 +391,17 @@ impl Inner {
         if container.spec.network != Network::Blocked && !addressless {
             container.observed.address = Some(IpAddr::V4(Ipv4Addr::from(0x0a00_0000 + number)));
         }
+        let started = container.observed.clone();
+        self.watchers.tell(&started, Happening::Started);
         Ok(())
+    }
+
+    fn remove(&mut self, container: &ContainerId) {
+        let Some(removed) = self.containers.remove(container) else { return };
+        if removed.observed.state == ContainerState::Running {
+            self.watchers.tell(&removed.observed, Happening::Died);
+        }
+        self.watchers.tell(&removed.observed, Happening::Destroyed);
     }
 
     fn existing(&mut self, container: &ContainerId) -> Result<&mut FakeContainer, EngineError> {

@@ -1,7 +1,8 @@
 //! The journal's mailbox: queues writes, commits them in batches, answers the writers and publishes the events.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, mpsc};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use ractor::{Actor, ActorProcessingErr, ActorRef};
@@ -9,7 +10,7 @@ use tokio::sync::{OwnedSemaphorePermit, broadcast, oneshot};
 use tokio_util::sync::DropGuard;
 
 use super::batch::assemble;
-use super::owner::{self, Done, Job, Read};
+use super::owner::{self, Done, Job, Owner, Read};
 use super::{Draft, Entry, Journal, JournalError, LifecycleEvent};
 
 /// A batch takes no further writes once it has so many entries: a commit should take milliseconds.
@@ -50,6 +51,9 @@ pub(super) struct Arguments {
     pub(super) last_event: u64,
     pub(super) events: broadcast::Sender<Arc<LifecycleEvent>>,
     pub(super) ended: DropGuard,
+    pub(super) fresh: Arc<AtomicBool>,
+    /// The actor keeps the journal to itself and needs no thread.
+    pub(super) in_place: bool,
 }
 
 #[derive(Debug)]
@@ -57,9 +61,10 @@ pub(super) struct JournalActor;
 
 #[derive(Debug)]
 pub(super) struct State {
-    jobs: mpsc::Sender<Job>,
+    owner: Owner,
     last_event: u64,
     events: broadcast::Sender<Arc<LifecycleEvent>>,
+    fresh: Arc<AtomicBool>,
     queue: VecDeque<Write>,
     reads: VecDeque<Read>,
     /// The writes of the commit that is under way.
@@ -82,11 +87,17 @@ impl Actor for JournalActor {
     type Arguments = Arguments;
 
     async fn pre_start(&self, myself: ActorRef<Message>, arguments: Arguments) -> Result<State, ActorProcessingErr> {
-        let Arguments { journal, last_event, events, ended } = arguments;
+        let Arguments { journal, last_event, events, ended, fresh, in_place } = arguments;
+        let owner = match in_place {
+            #[cfg(feature = "fake-engine")]
+            true => Owner::Actor { journal, actor: myself, _ended: ended },
+            _ => owner::start(journal, myself, ended)?,
+        };
         Ok(State {
-            jobs: owner::start(journal, myself, ended)?,
+            owner,
             last_event,
             events,
+            fresh,
             queue: VecDeque::new(),
             reads: VecDeque::new(),
             committing: Vec::new(),
@@ -143,7 +154,7 @@ impl State {
         if let Some(job) = job {
             self.read_is_next = matches!(job, Job::Commit(_));
             // A thread that is gone has said so, and that message ends this actor.
-            self.busy = self.jobs.send(job).is_ok();
+            self.busy = self.owner.give(job);
         }
     }
 
@@ -179,6 +190,9 @@ impl State {
             tracing::info!("the journal is written again");
         }
         for entry in entries {
+            if matches!(entry, Entry::Rebuilt) {
+                self.fresh.store(false, Ordering::Release);
+            }
             if let Entry::Event(event) = entry {
                 self.last_event = event.sequence;
                 metrics::counter!("sandboxd_journal_events_total").increment(1);

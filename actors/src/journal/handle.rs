@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use ractor::{Actor, ActorCell, ActorRef};
@@ -9,9 +10,10 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use super::actor::{Arguments, JournalActor, Message, Write};
-use super::owner::{Read, message_of};
+use super::owner::{Question, Read, message_of};
 use super::{Contents, Draft, EventPage, Journal, JournalError, LifecycleEvent};
 use crate::ids::ChatId;
+use crate::sandbox::Sandbox;
 
 /// How many entries may wait for the disk. At about a kilobyte each, that is what a disk that hangs can cost.
 const QUEUE_LIMIT: usize = 16_384;
@@ -30,15 +32,32 @@ pub struct JournalHandle {
     events: broadcast::Sender<Arc<LifecycleEvent>>,
     ended: CancellationToken,
     limit: Duration,
+    /// Cleared once the journal is known to hold every promise.
+    fresh: Arc<AtomicBool>,
 }
 
 impl JournalHandle {
     /// Loads the journal, gives it to a thread of its own and starts its actor, linked to `supervisor` if there is one.
     /// Nobody waits for an answer for longer than `limit`.
     pub async fn start(
+        journal: impl Journal,
+        limit: Duration,
+        supervisor: Option<ActorCell>,
+    ) -> Result<(Self, Contents), JournalError> {
+        Self::start_with(journal, limit, supervisor, false).await
+    }
+
+    /// As [`JournalHandle::start`], without a thread, for a journal that never blocks and a clock that may be paused.
+    #[cfg(feature = "fake-engine")]
+    pub async fn start_in_place(journal: impl Journal, limit: Duration) -> Result<(Self, Contents), JournalError> {
+        Self::start_with(journal, limit, None, true).await
+    }
+
+    async fn start_with(
         mut journal: impl Journal,
         limit: Duration,
         supervisor: Option<ActorCell>,
+        in_place: bool,
     ) -> Result<(Self, Contents), JournalError> {
         let defect = |message: String| JournalError::Defect { message };
         let loading = tokio::task::spawn_blocking(move || (journal.load(), journal));
@@ -48,6 +67,7 @@ impl JournalHandle {
         })?;
         let contents = contents?;
 
+        let fresh = Arc::new(AtomicBool::new(contents.fresh));
         let (events, _) = broadcast::channel(WATCHER_BACKLOG);
         let ended = CancellationToken::new();
         let arguments = Arguments {
@@ -55,13 +75,15 @@ impl JournalHandle {
             last_event: contents.last_event,
             events: events.clone(),
             ended: ended.clone().drop_guard(),
+            fresh: Arc::clone(&fresh),
+            in_place,
         };
         let spawned = match supervisor {
             Some(supervisor) => Actor::spawn_linked(None, JournalActor, arguments, supervisor).await,
             None => Actor::spawn(None, JournalActor, arguments).await,
         };
         let (actor, _) = spawned.map_err(|error| defect(error.to_string()))?;
-        Ok((Self { actor, room: Arc::new(Semaphore::new(QUEUE_LIMIT)), events, ended, limit }, contents))
+        Ok((Self { actor, room: Arc::new(Semaphore::new(QUEUE_LIMIT)), events, ended, limit, fresh }, contents))
     }
 
     /// Writes all of it or nothing; `Ok` means that it is on disk.
@@ -96,9 +118,25 @@ impl JournalHandle {
     /// The events after a cursor, oldest first; at most `limit`, and never more than a thousand.
     pub async fn events(&self, after: u64, chat: Option<ChatId>, limit: usize) -> Result<EventPage, JournalError> {
         let (page, answer) = oneshot::channel();
-        let read = Read { after, chat, limit: limit.min(PAGE_LIMIT), page, _place: self.place(1)? };
-        self.actor.cast(Message::Read(read)).map_err(|_| JournalError::Stopped)?;
+        self.read(Question::Events { after, chat, limit: limit.min(PAGE_LIMIT), page })?;
         answered(answer, self.limit).await
+    }
+
+    /// One chat's sandbox, as it was last written down.
+    pub async fn sandbox(&self, chat: ChatId) -> Result<Option<Sandbox>, JournalError> {
+        let (asked, answer) = oneshot::channel();
+        self.read(Question::Sandbox { chat, answer: asked })?;
+        answered(answer, self.limit).await
+    }
+
+    /// Whether a container without a record may have been promised by a journal that is lost.
+    pub fn is_fresh(&self) -> bool {
+        self.fresh.load(Ordering::Acquire)
+    }
+
+    fn read(&self, question: Question) -> Result<(), JournalError> {
+        let read = Read { question, _place: self.place(1)? };
+        self.actor.cast(Message::Read(read)).map_err(|_| JournalError::Stopped)
     }
 
     /// Every event from now on, in order, each after it is on disk and before its writer is answered. A watcher that

@@ -137,6 +137,10 @@ impl Journal for MemoryJournal {
         Ok(Contents { sandboxes, last_event: inner.last_event, fresh: !inner.rebuilt })
     }
 
+    fn sandbox(&mut self, chat: ChatId) -> Result<Option<Sandbox>, JournalError> {
+        Ok(self.inner().sandboxes.get(&chat).cloned())
+    }
+
     fn commit(&mut self, entries: &[Entry]) -> Result<(), JournalError> {
         let fault = {
             let mut inner = self.inner();

@@ -12,6 +12,7 @@ use tokio_util::sync::DropGuard;
 use super::actor::Message;
 use super::{Entry, EventPage, Journal, JournalError};
 use crate::ids::ChatId;
+use crate::sandbox::Sandbox;
 
 #[derive(Debug)]
 pub(super) enum Job {
@@ -21,12 +22,15 @@ pub(super) enum Job {
 
 #[derive(Debug)]
 pub(super) struct Read {
-    pub(super) after: u64,
-    pub(super) chat: Option<ChatId>,
-    pub(super) limit: usize,
-    pub(super) page: oneshot::Sender<Result<EventPage, JournalError>>,
+    pub(super) question: Question,
     /// Given back when the read is over, however it ends.
     pub(super) _place: OwnedSemaphorePermit,
+}
+
+#[derive(Debug)]
+pub(super) enum Question {
+    Events { after: u64, chat: Option<ChatId>, limit: usize, page: oneshot::Sender<Result<EventPage, JournalError>> },
+    Sandbox { chat: ChatId, answer: oneshot::Sender<Result<Option<Sandbox>, JournalError>> },
 }
 
 /// How a job ended.
@@ -44,30 +48,59 @@ pub(super) enum Done {
     },
 }
 
+/// Whoever has the journal.
+pub(super) enum Owner {
+    Thread(mpsc::Sender<Job>),
+    /// The actor itself, for a journal that never blocks: a clock that a test has paused does not wait for a thread.
+    #[cfg(feature = "fake-engine")]
+    Actor {
+        journal: Box<dyn Journal>,
+        actor: ActorRef<Message>,
+        _ended: DropGuard,
+    },
+}
+
+impl std::fmt::Debug for Owner {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Owner")
+    }
+}
+
+impl Owner {
+    /// Whether the job will be answered.
+    pub(super) fn give(&mut self, job: Job) -> bool {
+        match self {
+            Owner::Thread(jobs) => jobs.send(job).is_ok(),
+            #[cfg(feature = "fake-engine")]
+            Owner::Actor { journal, actor, .. } => actor.cast(Message::Done(attempt(job, &mut **journal))).is_ok(),
+        }
+    }
+}
+
 /// Starts the thread. It ends, and closes the journal, when the sender is dropped; `ended` is released after that.
-pub(super) fn start(
-    journal: Box<dyn Journal>,
-    actor: ActorRef<Message>,
-    ended: DropGuard,
-) -> std::io::Result<mpsc::Sender<Job>> {
+pub(super) fn start(journal: Box<dyn Journal>, actor: ActorRef<Message>, ended: DropGuard) -> std::io::Result<Owner> {
     let (sender, jobs) = mpsc::channel();
     let thread = std::thread::Builder::new().name("journal".into());
     thread.spawn(move || {
         let _ended = ended;
         own(journal, &jobs, &actor);
     })?;
-    Ok(sender)
+    Ok(Owner::Thread(sender))
 }
 
 fn own(mut journal: Box<dyn Journal>, jobs: &mpsc::Receiver<Job>, actor: &ActorRef<Message>) {
     for job in jobs {
-        let done = catch_unwind(AssertUnwindSafe(|| carry_out(job, &mut *journal)))
-            .unwrap_or_else(|panic| Done::Broken { message: message_of(&*panic) });
+        let done = attempt(job, &mut *journal);
         let broken = matches!(done, Done::Broken { .. });
         if actor.cast(Message::Done(done)).is_err() || broken {
             return;
         }
     }
+}
+
+fn attempt(job: Job, journal: &mut dyn Journal) -> Done {
+    catch_unwind(AssertUnwindSafe(|| carry_out(job, journal)))
+        .unwrap_or_else(|panic| Done::Broken { message: message_of(&*panic) })
 }
 
 fn carry_out(job: Job, journal: &mut dyn Journal) -> Done {
@@ -77,9 +110,12 @@ fn carry_out(job: Job, journal: &mut dyn Journal) -> Done {
             let result = journal.commit(&entries);
             Done::Committed { entries, result, took: started.elapsed() }
         }
-        Job::Read(Read { after, chat, limit, page, _place }) => {
+        Job::Read(Read { question, _place }) => {
             // A reader that has gone away does not mind.
-            let _ = page.send(journal.events(after, chat, limit));
+            match question {
+                Question::Events { after, chat, limit, page } => drop(page.send(journal.events(after, chat, limit))),
+                Question::Sandbox { chat, answer } => drop(answer.send(journal.sandbox(chat))),
+            }
             Done::Read
         }
     }

@@ -129,6 +129,19 @@ impl<A: Clone> Roster<A> {
             .is_some_and(|entry| entry.incarnation == incarnation && matches!(entry.server, Server::Down { .. }))
     }
 
+    /// The actor that serves a chat, if one does.
+    pub(super) fn serving(&self, chat: ChatId) -> Option<&A> {
+        match &self.entries.get(&chat)?.server {
+            Server::Up { actor, .. } => Some(actor),
+            Server::Down { .. } => None,
+        }
+    }
+
+    /// Every chat that has an actor, or is getting one back.
+    pub(super) fn chats(&self) -> impl Iterator<Item = ChatId> {
+        self.entries.keys().copied()
+    }
+
     pub(super) fn page(&self, after: Option<ChatId>, limit: usize) -> Vec<(ChatId, A)> {
         use std::ops::Bound::{Excluded, Unbounded};
         self.entries

@@ -7,7 +7,6 @@ use sandboxd_actors::engine::fake::{FakeEngine, Fault};
 use sandboxd_actors::engine::{ContainerState, Exit, Health, Operation};
 use sandboxd_actors::outcome::{Deletion, Outcome, SandboxError};
 use sandboxd_actors::sandbox::{Reason, Status};
-use sandboxd_actors::sandboxes::Adoption;
 
 use crate::support::{Service, TestClock, leave, observed, request, spec};
 
@@ -24,10 +23,10 @@ async fn a_sandbox_survives_a_restart_of_the_service_unchanged() {
     let old = before.created(&request).await.sandbox;
     before.sandboxes.shut_down(Duration::from_secs(1)).await;
 
-    let after = Service::unlisted(before.engine.clone()).await;
-    assert_eq!(after.sandboxes.adopt().await, Ok(Adoption { adopted: 1, skipped: 0 }));
+    let after = before.next_run().await;
+    assert_eq!(after.adopt().await, Ok((1, 0)));
     let sandbox = after.sandbox(request.chat).await.unwrap();
-    assert_eq!((sandbox.status, sandbox.reason), (Status::Running, Reason::Adopted));
+    assert_eq!((sandbox.status, sandbox.reason), (Status::Running, Reason::Ready));
     let reused = after.created(&request).await;
     assert_eq!(reused.outcome, Outcome::Reused);
     assert_eq!(reused.sandbox.session, old.session);
@@ -42,7 +41,7 @@ async fn a_sandbox_survives_a_restart_of_the_service_unchanged() {
 async fn an_adopted_sandbox_can_be_deleted() {
     let (engine, request) = left(ContainerState::Running);
     let service = Service::unlisted(engine).await;
-    service.sandboxes.adopt().await.unwrap();
+    service.adopt().await.unwrap();
     assert!(matches!(service.sandboxes.delete(request.chat).await, Ok(Deletion::Deleted { .. })));
     assert_eq!(service.engine.containers(), []);
     service.until_all_retired().await;
@@ -54,7 +53,7 @@ async fn an_expired_sandbox_is_removed_alive_or_not() {
         let (engine, request) = left(state);
         let service = Service::unlisted(engine).await;
         service.clock.advance(request.ttl());
-        service.sandboxes.adopt().await.unwrap();
+        service.adopt().await.unwrap();
         service.until_empty().await;
         service.until_all_retired().await;
     }
@@ -64,7 +63,7 @@ async fn an_expired_sandbox_is_removed_alive_or_not() {
 async fn a_half_made_container_is_removed() {
     let (engine, _) = left(ContainerState::Created);
     let service = Service::unlisted(engine).await;
-    service.sandboxes.adopt().await.unwrap();
+    service.adopt().await.unwrap();
     service.until_empty().await;
     service.until_all_retired().await;
 }
@@ -81,7 +80,7 @@ async fn a_container_with_invalid_labels_is_skipped_and_left_alone() {
     engine.place(renamed, broken);
 
     let service = Service::unlisted(engine).await;
-    assert_eq!(service.sandboxes.adopt().await, Ok(Adoption { adopted: 1, skipped: 2 }));
+    assert_eq!(service.adopt().await, Ok((1, 2)));
     service.created(&request).await;
     assert_eq!(service.engine.containers().len(), 3);
 }
@@ -92,7 +91,7 @@ async fn an_ended_sandbox_is_shown_as_failed_with_its_cause_and_replaced() {
     let id = engine.containers()[0].id.clone();
     engine.end(&id, Exit { code: 137, oom_killed: true }, &["allocating"]);
     let service = Service::unlisted(engine).await;
-    service.sandboxes.adopt().await.unwrap();
+    service.adopt().await.unwrap();
     let sandbox = service.sandbox(request.chat).await.unwrap();
     assert_eq!((sandbox.status, sandbox.reason), (Status::Failed, Reason::OomKilled));
     assert_eq!(sandbox.message.as_deref(), Some("out of memory, last output: allocating"));
@@ -107,7 +106,7 @@ async fn an_ended_sandbox_is_adopted_though_its_end_cannot_be_looked_up() {
     leave(&engine, &alive, ContainerState::Running, TestClock::default().now());
     engine.fail_next(Operation::Inspect, Fault::unreachable());
     let service = Service::unlisted(engine).await;
-    assert_eq!(service.sandboxes.adopt().await, Ok(Adoption { adopted: 2, skipped: 0 }));
+    assert_eq!(service.adopt().await, Ok((2, 0)));
     assert_eq!(service.sandbox(request.chat).await.unwrap().status, Status::Failed);
     assert_eq!(service.sandbox(alive.chat).await.unwrap().status, Status::Running);
 }
@@ -117,7 +116,7 @@ async fn a_sandbox_whose_health_check_fails_is_not_handed_out() {
     let (engine, request) = left(ContainerState::Running);
     engine.set_health(&engine.containers()[0].id, Health::Unhealthy);
     let service = Service::unlisted(engine).await;
-    service.sandboxes.adopt().await.unwrap();
+    service.adopt().await.unwrap();
     let sandbox = service.sandbox(request.chat).await.unwrap();
     assert_eq!((sandbox.status, sandbox.reason), (Status::Failed, Reason::Unhealthy));
     assert_eq!(service.created(&request).await.outcome, Outcome::Replaced);
@@ -127,7 +126,7 @@ async fn a_sandbox_whose_health_check_fails_is_not_handed_out() {
 async fn a_sandbox_that_is_gone_since_the_listing_is_not_handed_out() {
     let (engine, request) = left(ContainerState::Running);
     let service = Service::unlisted(engine).await;
-    service.sandboxes.adopt().await.unwrap();
+    service.adopt().await.unwrap();
     service.engine.vanish(&service.container().id);
     assert_eq!(service.created(&request).await.outcome, Outcome::Replaced);
 }
@@ -137,7 +136,7 @@ async fn listing_again_changes_nothing_for_a_chat_that_is_served() {
     let service = Service::start().await;
     let request = request();
     let session = service.created(&request).await.sandbox.session;
-    assert_eq!(service.sandboxes.adopt().await, Ok(Adoption { adopted: 0, skipped: 0 }));
+    assert_eq!(service.adopt().await, Ok((0, 0)));
     assert_eq!(service.sandbox(request.chat).await.unwrap().session, session);
 }
 
@@ -148,7 +147,7 @@ async fn until_the_engine_is_listed_every_chat_asks_it_for_itself() {
         engine.fail_always(operation, Fault::unreachable());
     }
     let service = Service::unlisted(engine).await;
-    assert!(service.sandboxes.adopt().await.is_err());
+    assert!(service.adopt().await.is_err());
     let unknown = service.sandboxes.create(request.clone()).await;
     assert!(matches!(unknown, Err(SandboxError::Unknown { .. })), "{unknown:?}");
     let unknown = service.sandboxes.delete(request.chat).await;
@@ -160,7 +159,7 @@ async fn until_the_engine_is_listed_every_chat_asks_it_for_itself() {
     let other = self::request();
     assert_eq!(service.sandbox(other.chat).await, None);
     assert_eq!(service.created(&other).await.outcome, Outcome::Created);
-    assert_eq!(service.sandboxes.adopt().await, Ok(Adoption { adopted: 0, skipped: 0 }));
+    assert_eq!(service.adopt().await, Ok((0, 0)));
 }
 
 #[tokio::test(start_paused = true)]

@@ -2,8 +2,6 @@
 //!
 //! Time is virtual here: it jumps to the next deadline whenever nothing else is left to do.
 
-use std::time::Duration;
-
 use sandboxd_actors::engine::fake::{Fault, Gate};
 use sandboxd_actors::engine::{EngineError, Operation};
 use sandboxd_actors::outcome::{Deletion, Outcome, SandboxError, StartFailure};
@@ -161,7 +159,7 @@ async fn a_chat_whose_engine_hangs_disturbs_no_other() {
     let other = request();
     service.created(&other).await;
     service.sandboxes.delete(other.chat).await.unwrap();
-    assert_eq!(asked.elapsed(), Duration::ZERO, "in no time at all");
+    assert!(asked.elapsed() < ENGINE_LIMIT, "it waited for nobody's limit");
     gate.open();
     hanging.await.unwrap().unwrap();
 }

@@ -70,7 +70,7 @@ async fn idle_sandboxes_hold_nothing_up_and_stay() {
     }
     let began = Instant::now();
     service.sandboxes.shut_down(GRACE).await;
-    assert_eq!(began.elapsed(), Duration::ZERO);
+    assert!(began.elapsed() < GRACE, "{:?}", began.elapsed());
     assert_eq!(service.engine.containers().len(), 3);
     assert_eq!(service.engine.calls(Operation::Stop), 0);
 }
@@ -83,7 +83,7 @@ async fn an_engine_that_hangs_is_given_the_grace_period_and_no_more() {
     service.reached(Operation::Create).await;
     let began = Instant::now();
     service.sandboxes.shut_down(GRACE).await;
-    assert_eq!(began.elapsed(), GRACE);
+    assert!(began.elapsed() >= GRACE && began.elapsed() < GRACE * 2, "{:?}", began.elapsed());
     assert_eq!(create.await.unwrap(), Err(SandboxError::ShuttingDown));
 }
 
@@ -96,7 +96,7 @@ async fn an_owed_removal_does_not_hold_the_end_up() {
     assert!(service.sandboxes.delete(request.chat).await.is_err());
     let began = Instant::now();
     service.sandboxes.shut_down(GRACE).await;
-    assert_eq!(began.elapsed(), Duration::ZERO);
+    assert!(began.elapsed() < GRACE, "{:?}", began.elapsed());
 }
 
 #[tokio::test]

@@ -8,20 +8,24 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sandboxd_actors::chat::{TeardownLimits, World};
+use sandboxd_actors::chat::{Rules, TeardownLimits, World};
 use sandboxd_actors::clock::{Clock, Timestamp};
 use sandboxd_actors::container::{ContainerSpec, MountPoints, compose};
 use sandboxd_actors::engine::bounded::{Bounded, EngineLimits};
 use sandboxd_actors::engine::fake::FakeEngine;
-use sandboxd_actors::engine::{ContainerState, Observed, Operation};
+use sandboxd_actors::engine::{ContainerState, EngineError, Observed, Operation};
 use sandboxd_actors::environment::Environment;
 use sandboxd_actors::host_path::HostPath;
 use sandboxd_actors::ids::{ChatId, ContainerId, InstanceName, SessionId};
+use sandboxd_actors::journal::JournalHandle;
+use sandboxd_actors::journal::memory::MemoryJournal;
 use sandboxd_actors::outcome::{Created, SandboxError, StartFailure};
 use sandboxd_actors::profile::{Limits, Network, Profile, Readiness, ReadinessCheck};
+use sandboxd_actors::reconciler::Trigger;
+use sandboxd_actors::reconciler::plan::Action;
 use sandboxd_actors::request::CreateRequest;
 use sandboxd_actors::sandbox::Sandbox;
-use sandboxd_actors::sandboxes::Sandboxes;
+use sandboxd_actors::sandboxes::{Rhythm, Sandboxes};
 use tokio::sync::Semaphore;
 
 pub(crate) use clock::TestClock;
@@ -32,6 +36,7 @@ pub(crate) use probe::{Behaviour, TestProbe};
 pub(crate) const TRUST: Duration = Duration::from_secs(2);
 /// What every call to the engine is given, whatever it is for.
 pub(crate) const ENGINE_LIMIT: Duration = Duration::from_secs(20);
+const JOURNAL_LIMIT: Duration = Duration::from_secs(30);
 pub(crate) const TEARDOWN: TeardownLimits =
     TeardownLimits { graceful: Duration::from_secs(3), remove: Duration::from_secs(5), total: Duration::from_secs(10) };
 
@@ -42,13 +47,14 @@ pub(crate) struct Service {
     pub(crate) clock: TestClock,
     pub(crate) probe: TestProbe,
     pub(crate) directories: TestDirectories,
+    pub(crate) journal: MemoryJournal,
 }
 
 impl Service {
     /// Has listed its engine, as a service has before it takes requests.
     pub(crate) async fn start() -> Self {
         let service = Self::unlisted(FakeEngine::new()).await;
-        service.sandboxes.adopt().await.expect("an engine without faults can be listed");
+        service.adopt().await.expect("an engine without faults can be listed");
         service
     }
 
@@ -58,6 +64,14 @@ impl Service {
     }
 
     pub(crate) async fn with_slots(engine: FakeEngine, slots: usize) -> Self {
+        Self::with(engine, MemoryJournal::default(), slots).await
+    }
+
+    async fn with(engine: FakeEngine, journal: MemoryJournal, slots: usize) -> Self {
+        let (handle, contents) =
+            JournalHandle::start_in_place(journal.clone(), JOURNAL_LIMIT).await.expect("the journal opens");
+        let profile = request().profile;
+        let profiles = [(profile.name.clone(), profile)].into();
         let (clock, probe, directories) = (TestClock::default(), TestProbe::default(), TestDirectories::default());
         let limits = EngineLimits {
             identify: ENGINE_LIMIT,
@@ -78,10 +92,24 @@ impl Service {
             clock: Arc::new(clock.clone()),
             mounts: mount_points(),
             teardown: TEARDOWN,
-            trust: TRUST,
+            journal: handle,
+            rules: Rules { trust: TRUST, profiles: Arc::new(profiles) },
         };
-        let (sandboxes, _) = Sandboxes::start(world).await.expect("root starts");
-        Self { sandboxes, engine, clock, probe, directories }
+        let rhythm = Rhythm { reap: Duration::from_secs(1), reconcile: Duration::from_secs(3600) };
+        let (sandboxes, _) = Sandboxes::start(world, contents, rhythm).await.expect("root starts");
+        Self { sandboxes, engine, clock, probe, directories, journal }
+    }
+
+    /// Takes over what the engine holds: how many sandboxes, and how many containers were left alone.
+    pub(crate) async fn adopt(&self) -> Result<(usize, usize), EngineError> {
+        let report = self.sandboxes.reconcile(Trigger::Start, false).await?;
+        let left = report.actions.iter().filter(|action| matches!(action, Action::Leave { .. })).count();
+        Ok((report.actions.len() - left, left))
+    }
+
+    /// The next run of the service, on the same engine and journal. It has listed nothing yet.
+    pub(crate) async fn next_run(&self) -> Self {
+        Self::with(self.engine.clone(), self.journal.clone(), 64).await
     }
 
     /// Creates a sandbox where that is expected to succeed.
@@ -174,6 +202,8 @@ pub(crate) fn request_for(chat: ChatId) -> CreateRequest {
             readiness: Readiness { check: ReadinessCheck::None, timeout: Duration::from_secs(30) },
             ttl: Duration::from_secs(300),
             idle_timeout: Duration::from_secs(7200),
+            on_expire: Default::default(),
+            restart: Default::default(),
         }),
         profile_named: false,
         environment: Environment::default(),

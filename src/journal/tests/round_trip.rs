@@ -30,6 +30,7 @@ prop_compose! {
         (status, reason) in (select(&Status::ALL), select(&Reason::ALL)),
         (created_at, started_at) in (any_moment(), prop::option::of(any_moment())),
         (last_activity_at, expires_at) in (any_moment(), any_moment()),
+        held_until in prop::option::of(any_moment()),
         (seconds, nanos) in (any::<u64>(), prop_oneof![Just(0), 0u32..1_000_000_000]),
     ) -> Sandbox {
         Sandbox {
@@ -47,6 +48,7 @@ prop_compose! {
             last_activity_at,
             expires_at,
             idle_timeout: Duration::new(seconds, nanos),
+            held_until,
             ..sandbox(chat_number, session_number)
         }
     }

@@ -43,9 +43,9 @@ fn an_engine_that_does_not_answer_is_never_the_sandboxs_fault() {
     for error in [
         told(StartFailure::Engine(unreachable())),
         told(StartFailure::Engine(timed_out.clone())),
-        told(StartFailure::PredecessorRemains(timed_out)),
+        told(StartFailure::PredecessorRemains(timed_out.into())),
         SandboxError::Unknown { chat: chat(), error: unreachable() }.into(),
-        SandboxError::DeleteOwed { chat: chat(), error: unreachable() }.into(),
+        SandboxError::DeleteOwed { chat: chat(), error: unreachable().into() }.into(),
     ] {
         assert_eq!((error.kind, error.retryable), (Kind::EngineUnavailable, true), "{error:?}");
         assert!(error.details["reason"].as_str().is_some_and(|reason| reason.contains("engine")), "{error:?}");
@@ -103,7 +103,7 @@ fn failures_with_a_kind_of_their_own_get_it() {
 fn what_passes_by_itself_can_be_retried() {
     let owed = Error::from(SandboxError::DeleteOwed {
         chat: chat(),
-        error: EngineError::Refused { operation: Operation::Remove, message: "device busy".into() },
+        error: EngineError::Refused { operation: Operation::Remove, message: "device busy".into() }.into(),
     });
     assert_eq!((owed.kind, owed.retryable), (Kind::SandboxDeleteFailed, true));
     assert_eq!(owed.details["owed"], true);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 use super::*;
-use crate::chat::phase::{Creating, Deleting, RemovalStep, Running, Successor, Unknown};
+use crate::chat::phase::{Creating, Deleting, Failed, Origin, RemovalStep, Running, Stopping, Successor, Unknown};
 use crate::host_path::HostPath;
 use crate::ids::{ContainerId, ContainerName};
 use crate::outcome::Outcome;
@@ -25,6 +25,7 @@ struct Facts {
     seen_at: i64,
     used_at: i64,
     ends_at: i64,
+    held_until: Option<i64>,
     idle_timeout: i64,
     trust: i64,
 }
@@ -35,7 +36,10 @@ enum Has {
     Nothing,
     Launch,
     Sandbox,
+    /// Its processes are being ended, or are to be ended again soon.
+    Ending(Reason, Option<i64>),
     Failure(Reason),
+    Stopped(Reason),
     Removal,
     RemovalWithSuccessor,
 }
@@ -46,17 +50,20 @@ fn facts() -> impl Strategy<Value = Facts> {
         1 => Just(Has::Nothing),
         1 => Just(Has::Launch),
         4 => Just(Has::Sandbox),
+        1 => prop::option::of(0i64..100).prop_map(|again_at| Has::Ending(Reason::Expired, again_at)),
         1 => Just(Has::Failure(Reason::OomKilled)),
         1 => Just(Has::Failure(Reason::Vanished)),
+        1 => Just(Has::Stopped(Reason::Idle)),
         1 => Just(Has::Removal),
         1 => Just(Has::RemovalWithSuccessor),
     ];
     let differs = || prop::bool::weighted(0.2);
     let flags = (differs(), differs(), differs(), any::<bool>());
-    let times = (0i64..100, 0i64..110, 0i64..100, 1i64..100, 1i64..100, 0i64..20);
+    let held = prop::option::weighted(0.3, 0i64..100);
+    let times = (0i64..100, 0i64..110, 0i64..100, 1i64..100, held, 1i64..100, 0i64..20);
     (has, flags, times).prop_map(|(has, flags, times)| {
         let (agent_differs, volume_differs, profile_differs, profile_named) = flags;
-        let (now, seen_at, used_at, ends_at, idle_timeout, trust) = times;
+        let (now, seen_at, used_at, ends_at, held_until, idle_timeout, trust) = times;
         Facts {
             has,
             agent_differs,
@@ -67,6 +74,7 @@ fn facts() -> impl Strategy<Value = Facts> {
             seen_at,
             used_at,
             ends_at,
+            held_until,
             idle_timeout,
             trust,
         }
@@ -85,19 +93,22 @@ impl Facts {
         if self.profile_differs && self.profile_named {
             differing.push("profile");
         }
-        let over = if self.ends_at <= self.now {
-            Some(Reason::Expired)
-        } else if self.used_at + self.idle_timeout <= self.now {
-            Some(Reason::Idle)
-        } else {
-            None
+        // Until its lease ends, it is neither too old nor idle; after that, idle time counts from there.
+        let held_until = self.held_until.unwrap_or(0);
+        let (ends_at, idle_at) = (self.ends_at.max(held_until), self.used_at.max(held_until) + self.idle_timeout);
+        let over = match (ends_at <= self.now, idle_at <= self.now) {
+            (true, true) => Some(if ends_at <= idle_at { Reason::Expired } else { Reason::Idle }),
+            (true, false) => Some(Reason::Expired),
+            (false, true) => Some(Reason::Idle),
+            (false, false) => None,
         };
         let trusted = (0..=self.trust).contains(&(self.now - self.seen_at));
         match (self.has, over) {
             (Has::Unknown, _) => Admission::Do(CreateWork::Look),
             (Has::Nothing, _) => Admission::Do(CreateWork::Launch),
             (Has::Removal, _) => Admission::Do(CreateWork::Succeed),
-            (Has::Failure(reason), _) | (Has::Sandbox, Some(reason)) => Admission::Do(CreateWork::Replace(reason)),
+            (Has::Failure(reason) | Has::Stopped(reason) | Has::Ending(reason, _), _)
+            | (Has::Sandbox, Some(reason)) => Admission::Do(CreateWork::Replace(reason)),
             // From here on there is a sandbox to be had, and it has to be the right one.
             _ if !differing.is_empty() => {
                 Admission::Refused(Refusal { session: self.sandbox().session, fields: differing })
@@ -114,7 +125,7 @@ impl Facts {
             Has::Unknown => Admission::Do(DeleteWork::Look),
             Has::Nothing => Admission::AlreadySo,
             Has::Launch => Admission::Do(DeleteWork::Cancel),
-            Has::Sandbox | Has::Failure(_) => Admission::Do(DeleteWork::Remove),
+            Has::Sandbox | Has::Ending(..) | Has::Failure(_) | Has::Stopped(_) => Admission::Do(DeleteWork::Remove),
             Has::Removal | Has::RemovalWithSuccessor => Admission::Do(DeleteWork::JoinRemoval),
         }
     }
@@ -147,13 +158,14 @@ impl Facts {
             container: Some(ContainerId::new("container")),
             endpoint: None,
             status: Status::Running,
-            reason: if let Has::Failure(reason) = self.has { reason } else { Reason::Ready },
+            reason: if let Has::Failure(reason) | Has::Stopped(reason) = self.has { reason } else { Reason::Ready },
             message: None,
             created_at: at(0),
             started_at: Some(at(0)),
             last_activity_at: at(self.used_at),
             expires_at: at(self.ends_at),
             idle_timeout: seconds(self.idle_timeout),
+            held_until: self.held_until.map(at),
         }
     }
 
@@ -168,6 +180,7 @@ impl Facts {
                 successor,
                 step: RemovalStep::Removing,
                 graceful: true,
+                recorded: true,
                 attempt: 0,
             }))
         };
@@ -175,9 +188,17 @@ impl Facts {
         match self.has {
             Has::Unknown => Phase::Unknown(Unknown::default()),
             Has::Nothing => Phase::Absent,
-            Has::Launch => Phase::Creating(Box::new(Creating { sandbox, request, outcome, waiters })),
+            Has::Launch => {
+                let origin = Origin::Request { request, outcome, waiters, saving: None };
+                Phase::Creating(Box::new(Creating { sandbox, origin }))
+            }
             Has::Sandbox => Phase::Running(Box::new(Running::new(sandbox, at(self.seen_at)))),
-            Has::Failure(_) => Phase::Failed(Box::new(sandbox)),
+            Has::Ending(reason, again_at) => {
+                let stopping = Some(Stopping { reason, again_at: again_at.map(at) });
+                Phase::Running(Box::new(Running { stopping, ..Running::new(sandbox, at(self.seen_at)) }))
+            }
+            Has::Failure(_) => Phase::Failed(Box::new(Failed { sandbox, restarts: 0 })),
+            Has::Stopped(_) => Phase::Stopped(Box::new(sandbox)),
             Has::Removal => deleting(None),
             Has::RemovalWithSuccessor => deleting(Some(Successor { sandbox, request, waiters, outcome })),
         }

@@ -1,32 +1,15 @@
-//! The way back: finding out what the engine holds for a chat, and taking it over.
+//! The way back: finding out what engine and journal hold for a chat, and going on with it.
 
 use super::Lifecycle;
-use crate::chat::discovery::{Condition, Found};
 use crate::chat::events::{Effect, Request};
+use crate::chat::leases::Leases;
 use crate::chat::phase::{Phase, Running};
 use crate::clock::Timestamp;
 use crate::engine::EngineError;
 use crate::outcome::SandboxError;
+use crate::sandbox::{Reason, Sandbox, Status};
 
 impl Lifecycle {
-    /// Looks outside of any event, for a chat that starts with nothing known.
-    pub fn looking(mut self) -> (Self, Vec<Effect>) {
-        self.look();
-        let effects = std::mem::take(&mut self.effects);
-        (self, effects)
-    }
-
-    /// Adopts outside of any event, for a chat that starts with what a listing found.
-    pub fn adopting(mut self, found: &Found, now: Timestamp) -> (Self, Vec<Effect>) {
-        self.adopt(found, now);
-        if let Phase::Running(running) = &mut self.phase {
-            // A listing is a moment old: the first create looks again.
-            running.verified_at = Timestamp::MIN_UTC;
-        }
-        let effects = std::mem::take(&mut self.effects);
-        (self, effects)
-    }
-
     pub(super) fn wait_for_look(&mut self, request: Request) {
         let Phase::Unknown(unknown) = &mut self.phase else { unreachable!("only the unknown is looked for") };
         unknown.waiting.push(request);
@@ -42,7 +25,7 @@ impl Lifecycle {
         }
     }
 
-    pub(super) fn looked(&mut self, result: Result<Option<Box<Found>>, EngineError>, now: Timestamp) {
+    pub(super) fn looked(&mut self, result: Result<Option<Box<Sandbox>>, EngineError>, now: Timestamp) {
         let Phase::Unknown(unknown) = &mut self.phase else { return };
         unknown.looking = false;
         let waiting = std::mem::take(&mut unknown.waiting);
@@ -59,26 +42,62 @@ impl Lifecycle {
                 self.phase = Phase::Absent;
                 self.replay(waiting, now);
             }
-            Ok(Some(found)) => {
-                self.adopt(&found, now);
+            Ok(Some(sandbox)) => {
+                self.take_over(*sandbox, now);
                 self.replay(waiting, now);
             }
         }
     }
 
-    /// Takes a container that was found for the chat's sandbox.
-    pub(super) fn adopt(&mut self, found: &Found, now: Timestamp) {
-        self.generation = self.generation.next();
-        let sandbox = found.sandbox(now);
+    /// Goes on with a sandbox that was found while serving.
+    pub(super) fn take_over(&mut self, sandbox: Sandbox, now: Timestamp) {
         self.publish(&sandbox, None);
-        let expiry = sandbox.expiry(now);
-        self.phase = match found.condition() {
-            Condition::Alive => Phase::Running(Box::new(Running::new(sandbox, now))),
-            Condition::Ended | Condition::Unhealthy => Phase::Failed(Box::new(sandbox)),
-            Condition::Incomplete => return self.start_removal(sandbox, false),
-        };
-        if let Some(reason) = expiry {
-            self.remove(reason, true);
+        self.resume(sandbox, now);
+    }
+
+    /// Goes on with a sandbox that engine and journal know of, and that was seen then. Its status says how.
+    pub(super) fn resume(&mut self, mut sandbox: Sandbox, seen_at: Timestamp) {
+        self.generation = self.generation.next();
+        self.leases = Leases::inherited(sandbox.held_until);
+        if sandbox.status != Status::Running {
+            // It may have run when it was last written down, or be another than the one that was.
+            self.note(&sandbox);
         }
+        match sandbox.status {
+            // Its deadlines may have passed meanwhile; the reaper finds that at once.
+            Status::Running => self.run(Running::new(sandbox, seen_at)),
+            Status::Failed => self.fail(sandbox, 0),
+            Status::Stopped => {
+                self.phase = Phase::Stopped(Box::new(sandbox));
+                self.rearm();
+            }
+            Status::Deleting => self.start_removal(sandbox, false, true),
+            // Nobody was told of it.
+            Status::Creating => {
+                self.enter(&mut sandbox, Status::Deleting, Reason::Incomplete, None);
+                self.start_removal(sandbox, false, true);
+            }
+        }
+    }
+
+    /// Resumes outside of any event, for a chat that starts with what a listing showed.
+    pub fn resuming(mut self, sandbox: Sandbox) -> (Self, Vec<Effect>) {
+        if sandbox.status == Status::Running {
+            // It ran before the service did: nothing has happened to it.
+            self.effects.push(Effect::Count(sandbox.status));
+        } else {
+            self.publish(&sandbox, None);
+        }
+        // A listing is a moment old: the first create looks again.
+        self.resume(sandbox, Timestamp::MIN_UTC);
+        let effects = std::mem::take(&mut self.effects);
+        (self, effects)
+    }
+
+    /// Looks outside of any event, for a chat that starts with nothing known.
+    pub fn looking(mut self) -> (Self, Vec<Effect>) {
+        self.look();
+        let effects = std::mem::take(&mut self.effects);
+        (self, effects)
     }
 }

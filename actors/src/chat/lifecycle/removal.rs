@@ -3,21 +3,29 @@
 use std::time::Duration;
 
 use super::Lifecycle;
-use crate::chat::events::{Effect, LaunchFailure, Launched, Remains, Reply, WaiterId};
-use crate::chat::phase::{Creating, Deleting, Phase, RemovalStep, Successor};
+use crate::chat::events::{Effect, LaunchFailure, Launched, Remains, Reply, Request, WaiterId};
+use crate::chat::leases::Leases;
+use crate::chat::phase::{Creating, Deleting, Origin, Phase, RemovalStep, Successor};
 use crate::clock::Timestamp;
 use crate::engine::EngineError;
 use crate::ids::{Generation, SessionId};
-use crate::outcome::{Deletion, Outcome, SandboxError, StartFailure};
+use crate::outcome::{Deletion, Outcome, RemovalError, SandboxError, StartFailure};
 use crate::request::CreateRequest;
 use crate::sandbox::{Reason, Sandbox, Status};
 
 impl Lifecycle {
     pub(super) fn cancel_launch(&mut self) {
         let Phase::Creating(creating) = std::mem::replace(&mut self.phase, Phase::Absent) else { return };
-        let Creating { mut sandbox, waiters, .. } = *creating;
+        let Creating { mut sandbox, origin, .. } = *creating;
+        let (waiters, saving, recorded) = match origin {
+            Origin::Request { waiters, saving, .. } => (waiters, saving, saving.is_some()),
+            Origin::Restart { waiting, .. } => (waiting.iter().map(Request::waiter).collect(), None, true),
+        };
         self.enter(&mut sandbox, Status::Deleting, Reason::Requested, None);
-        self.effects.push(Effect::CancelLaunch { generation: self.generation });
+        if recorded {
+            self.note(&sandbox);
+        }
+        self.leases = Leases::default();
         self.phase = Phase::Deleting(Box::new(Deleting {
             sandbox,
             deleters: Vec::new(),
@@ -25,8 +33,15 @@ impl Lifecycle {
             successor: None,
             step: RemovalStep::Cancelling,
             graceful: false,
+            recorded,
             attempt: 0,
         }));
+        if saving.is_some() {
+            // The launch itself has ended.
+            self.tear_down();
+        } else {
+            self.effects.push(Effect::CancelLaunch { generation: self.generation });
+        }
     }
 
     pub(super) fn cancellation_ended(
@@ -44,13 +59,13 @@ impl Lifecycle {
                 self.publish(&deleting.sandbox, None);
                 self.enter(&mut deleting.sandbox, Status::Deleting, Reason::Requested, None);
                 deleting.graceful = true;
+                deleting.recorded = true;
                 Remains::Container(found.container.id.clone())
             }
             Err(LaunchFailure { remains, .. }) => remains,
         };
-        if remains == Remains::Nothing {
-            self.removal_done(deleting, now);
-            return;
+        if remains == Remains::Nothing && deleting.sandbox.container.is_none() {
+            return self.removal_done(deleting, now);
         }
         if let Remains::Container(container) = remains {
             deleting.sandbox.container = Some(container);
@@ -59,18 +74,24 @@ impl Lifecycle {
         self.tear_down();
     }
 
-    /// Begins to remove what is running or failed.
+    /// Begins to remove what is running, stopped or failed. Should the service end before it is done, the next one
+    /// finishes it.
     pub(super) fn remove(&mut self, reason: Reason, graceful: bool) {
+        self.abandon_changes(Status::Deleting);
         let mut sandbox = match std::mem::replace(&mut self.phase, Phase::Absent) {
             Phase::Running(running) => running.sandbox,
-            Phase::Failed(sandbox) => *sandbox,
+            Phase::Stopped(sandbox) => *sandbox,
+            Phase::Failed(failed) => failed.sandbox,
             other => unreachable!("nothing to remove in {other:?}"),
         };
         self.enter(&mut sandbox, Status::Deleting, reason, None);
-        self.start_removal(sandbox, graceful);
+        self.note(&sandbox);
+        self.effects.push(Effect::Disarm);
+        self.start_removal(sandbox, graceful, true);
     }
 
-    pub(super) fn start_removal(&mut self, sandbox: Sandbox, graceful: bool) {
+    pub(super) fn start_removal(&mut self, sandbox: Sandbox, graceful: bool, recorded: bool) {
+        self.leases = Leases::default();
         self.phase = Phase::Deleting(Box::new(Deleting {
             sandbox,
             deleters: Vec::new(),
@@ -78,6 +99,7 @@ impl Lifecycle {
             successor: None,
             step: RemovalStep::Removing,
             graceful,
+            recorded,
             attempt: 0,
         }));
         self.tear_down();
@@ -105,13 +127,24 @@ impl Lifecycle {
         match std::mem::replace(&mut self.phase, Phase::Absent) {
             Phase::Deleting(deleting) if deleting.step == RemovalStep::Removing => match result {
                 Ok(()) => self.removal_done(*deleting, now),
-                Err(error) => self.removal_failed(*deleting, error),
+                Err(error) => self.removal_failed(*deleting, error.into()),
             },
             other => self.phase = other,
         }
     }
 
-    pub(super) fn removal_done(&mut self, deleting: Deleting, now: Timestamp) {
+    /// The engine holds nothing any more. What was promised has to be struck out before anybody is told.
+    pub(super) fn removal_done(&mut self, mut deleting: Deleting, now: Timestamp) {
+        if !deleting.recorded {
+            return self.gone(deleting, now);
+        }
+        let ticket = self.ticket();
+        self.effects.push(Effect::Forget { ticket, session: deleting.sandbox.session });
+        deleting.step = RemovalStep::Forgetting(ticket);
+        self.phase = Phase::Deleting(Box::new(deleting));
+    }
+
+    pub(super) fn gone(&mut self, deleting: Deleting, now: Timestamp) {
         let Deleting { sandbox, deleters, failed, successor, .. } = deleting;
         for waiter in deleters {
             let deleted = Deletion::Deleted { session: sandbox.session, container: sandbox.container.clone() };
@@ -127,7 +160,7 @@ impl Lifecycle {
         }
     }
 
-    pub(super) fn removal_failed(&mut self, mut deleting: Deleting, error: EngineError) {
+    pub(super) fn removal_failed(&mut self, mut deleting: Deleting, error: RemovalError) {
         deleting.attempt = deleting.attempt.saturating_add(1);
         deleting.step = RemovalStep::Owed;
         deleting.sandbox.message = Some(format!("it is not removed yet: {error}"));

@@ -10,13 +10,14 @@ pub(crate) struct TestClock(Arc<Mutex<State>>);
 
 struct State {
     now: Timestamp,
-    broken: bool,
+    /// After so many more questions.
+    breaks_after: Option<usize>,
 }
 
 impl Default for TestClock {
     fn default() -> Self {
         let now = "2026-01-01T12:00:00Z".parse().unwrap();
-        Self(Arc::new(Mutex::new(State { now, broken: false })))
+        Self(Arc::new(Mutex::new(State { now, breaks_after: None })))
     }
 }
 
@@ -27,7 +28,12 @@ impl TestClock {
 
     /// Whoever asks for the time next panics.
     pub(crate) fn break_once(&self) {
-        self.0.lock().unwrap().broken = true;
+        self.break_after(0);
+    }
+
+    /// Whoever asks for the time after so many others panics.
+    pub(crate) fn break_after(&self, others: usize) {
+        self.0.lock().unwrap().breaks_after = Some(others);
     }
 }
 
@@ -35,7 +41,9 @@ impl Clock for TestClock {
     fn now(&self) -> Timestamp {
         let (now, broken) = {
             let mut state = self.0.lock().unwrap();
-            (state.now, std::mem::take(&mut state.broken))
+            let broken = state.breaks_after == Some(0);
+            state.breaks_after = state.breaks_after.and_then(|others| others.checked_sub(1));
+            (state.now, broken)
         };
         assert!(!broken, "the clock was told to break");
         now

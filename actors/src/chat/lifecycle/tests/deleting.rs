@@ -146,6 +146,7 @@ fn create_during_delete_follows_it() {
 #[test]
 fn whoever_deletes_an_expired_sandbox_and_creates_one_does_not_replace_it() {
     let mut stage = Stage::adopting(&found_expired(ContainerState::Running));
+    stage.wait_until_due();
     let delete = stage.delete();
     let create = stage.create();
     stage.tear_down_succeeds();

@@ -4,7 +4,7 @@ use super::*;
 
 #[test]
 fn a_chat_that_starts_unknown_looks_by_itself() {
-    let (lifecycle, effects) = Lifecycle::unknown(request().chat, name(), TRUST).looking();
+    let (lifecycle, effects) = Lifecycle::unknown(request().chat, name(), rules()).looking();
     let mut stage = Stage::with(lifecycle, effects);
     stage.looked(Ok(None));
     stage.assert_idle();
@@ -149,6 +149,7 @@ fn a_create_that_finds_its_container_half_made_gets_a_new_one() {
 fn a_sandbox_found_past_its_deadline_is_removed_alive_or_not() {
     for state in [ContainerState::Running, ended()] {
         let mut stage = Stage::adopting(&found_expired(state));
+        stage.wait_until_due();
         let sandbox = stage.seen().unwrap();
         assert_eq!((sandbox.status, sandbox.reason), (Status::Deleting, Reason::Expired));
         stage.tear_down_succeeds();

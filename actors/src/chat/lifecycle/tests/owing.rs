@@ -70,7 +70,7 @@ fn a_create_is_told_at_the_first_failure_that_its_predecessor_remains() {
     let creates = [stage.create(), stage.create()];
     stage.tear_down_fails();
     for create in creates {
-        assert_eq!(stage.start_failure(create), StartFailure::PredecessorRemains(unreachable()));
+        assert_eq!(stage.start_failure(create), StartFailure::PredecessorRemains(unreachable().into()));
     }
     assert_eq!(stage.seen().unwrap().status, Status::Deleting);
 }

@@ -1,4 +1,4 @@
-//! A sandbox that was not seen for a while is looked at before it is handed out again.
+//! A sandbox that was not seen for a while is looked at before it is handed out again, and so is one that stirs.
 
 use super::*;
 
@@ -128,4 +128,68 @@ fn a_sandbox_that_expires_during_a_look_is_replaced() {
     stage.tear_down_succeeds();
     stage.launch_succeeds();
     assert_eq!(stage.created(create).outcome, Outcome::Replaced);
+}
+
+#[test]
+fn a_sandbox_that_stirs_is_looked_at_and_its_death_is_known_at_once() {
+    let mut stage = Stage::running();
+    stage.stirred();
+    stage.stirred();
+    stage.checked(Liveness::Ended(death()));
+    assert_eq!(stage.seen().unwrap().reason, Reason::OomKilled);
+    stage.assert_nothing_is_open();
+}
+
+#[test]
+fn a_sandbox_that_stirs_and_is_alive_is_trusted_again() {
+    let mut stage = unseen_for_a_while();
+    stage.stirred();
+    stage.checked(Liveness::Alive);
+    let create = stage.create();
+    assert_eq!(stage.created(create).outcome, Outcome::Reused);
+    stage.assert_nothing_is_open();
+}
+
+#[test]
+fn a_container_of_another_time_stirs_nobody() {
+    let mut stage = Stage::running();
+    stage.tell(Event::Stirred { container: ContainerId::new("another") });
+    stage.assert_nothing_is_open();
+}
+
+#[test]
+fn a_sandbox_that_stirred_while_it_was_being_created_is_looked_at_when_it_runs() {
+    let mut stage = Stage::absent();
+    stage.disk_is(DiskIs::Stuck);
+    let create = stage.create();
+    let container = stage.launch_succeeds();
+    stage.tell(Event::Stirred { container });
+    stage.assert_nothing_is_open();
+    stage.disk_is(DiskIs::Fine);
+    stage.created(create);
+    stage.checked(Liveness::Ended(death()));
+    assert_eq!(stage.seen().unwrap().status, Status::Failed);
+}
+
+#[test]
+fn a_listing_that_does_not_show_the_sandbox_alive_is_a_reason_to_look_and_nothing_more() {
+    let mut stage = Stage::running();
+    let container = stage.seen().unwrap().container;
+    stage.tell(Event::Seen(container));
+    stage.assert_nothing_is_open();
+    for shown in [None, Some(ContainerId::new("another"))] {
+        stage.tell(Event::Seen(shown));
+        stage.checked(Liveness::Alive);
+        assert_eq!(stage.seen().unwrap().status, Status::Running);
+    }
+}
+
+#[test]
+fn a_listing_is_no_news_to_a_chat_that_has_nothing_running() {
+    for mut stage in [Stage::absent(), Stage::unknown(), Stage::deleting(), Stage::adopting(&found(ended()))] {
+        let open = stage.open.len();
+        stage.tell(Event::Seen(None));
+        stage.tell(Event::Seen(Some(ContainerId::new("another"))));
+        assert_eq!(stage.open.len(), open);
+    }
 }

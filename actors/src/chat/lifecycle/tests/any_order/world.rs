@@ -1,4 +1,8 @@
-//! An engine, a clock and callers around one lifecycle, which check every promise at every step.
+//! An engine, a journal, a clock and callers around one lifecycle, which check every promise at every step.
+
+mod engine;
+mod journal;
+mod promises;
 
 use super::*;
 
@@ -17,7 +21,9 @@ struct Launching {
     generation: Generation,
     session: SessionId,
     agent: crate::ids::AgentId,
+    /// Of a restart, from the beginning.
     made: Option<ContainerId>,
+    restart: bool,
     cancelled: bool,
 }
 
@@ -26,63 +32,89 @@ enum Asked {
     Create { other_agent: bool },
     Get,
     Delete,
+    Renew(Duration),
+    Touch,
+    Lease(Lease),
+    Release(LeaseId),
 }
 
 pub(super) struct World {
     lifecycle: Lifecycle,
+    rules: Rules,
     now: Timestamp,
     container: Option<Container>,
     containers: u32,
     launching: Option<Launching>,
     tearing_down: Option<(Generation, Option<ContainerId>)>,
+    stopping: Option<(Generation, ContainerId)>,
     looking: bool,
     checking: Vec<(Generation, ContainerId)>,
     timers: Vec<(Generation, u32)>,
+    restarts: Vec<Generation>,
     /// Sessions of the creations that were given up and are still under way.
     stragglers: Vec<SessionId>,
     waiting: BTreeMap<WaiterId, Asked>,
     waiters: u64,
+    leases: Vec<LeaseId>,
     /// Every answer that carried a generation.
     past: Vec<(Generation, Event)>,
+    /// Every answer of the journal.
+    past_writes: Vec<Event>,
     /// As last published.
     status: Option<Status>,
+    deadline: Option<Timestamp>,
+    disk: Disk,
+    /// The journal has no history yet.
+    journal_is_new: bool,
+    /// What a caller was last told that it has.
+    told: Option<Sandbox>,
 }
 
 impl World {
     pub(super) fn beginning(beginning: Beginning) -> Self {
-        let absent = Lifecycle::absent(request().chat, name(), TRUST);
-        let unknown = Lifecycle::unknown(request().chat, name(), TRUST);
-        let (held, (lifecycle, effects)) = match beginning {
-            Beginning::Absent => (None, (absent, Vec::new())),
-            Beginning::Unknown(state) => (state.map(found), unknown.looking()),
-            Beginning::Listed(state) => {
-                let found = found(state);
-                (Some(found.clone()), absent.adopting(&found, noon()))
-            }
-        };
-        let container = held.map(|Found { labels, container, .. }| Container {
-            id: container.id,
-            labels,
-            state: container.state,
-            straggler: false,
+        let Beginning { container, record, known, on_expire, restart } = beginning;
+        let held = container.map(found);
+        let record = record.map(|status| {
+            let sandbox = held.clone().unwrap_or_else(|| found(ContainerState::Running)).sandbox(noon());
+            Sandbox { status, ..sandbox }
         });
+        let rules = rules_with(on_expire, restart);
         let mut world = Self {
-            lifecycle,
+            lifecycle: Lifecycle::absent(request().chat, name(), rules.clone()),
+            rules,
             now: noon(),
-            container,
+            container: held.map(|Found { labels, container, .. }| Container {
+                id: container.id,
+                labels,
+                state: container.state,
+                straggler: false,
+            }),
             containers: 0,
             launching: None,
             tearing_down: None,
+            stopping: None,
             looking: false,
             checking: Vec::new(),
             timers: Vec::new(),
+            restarts: Vec::new(),
             stragglers: Vec::new(),
             waiting: BTreeMap::new(),
             waiters: 0,
+            leases: Vec::new(),
             past: Vec::new(),
+            past_writes: Vec::new(),
             status: None,
+            deadline: None,
+            journal_is_new: record.is_none(),
+            disk: Disk::default(),
+            told: None,
         };
-        world.receive(effects);
+        world.disk.record = record;
+        match known {
+            Known::Nothing => world.journal_is_new = false,
+            Known::Unknown => world.start(false),
+            Known::Listed => world.start(true),
+        }
         world
     }
 
@@ -91,54 +123,76 @@ impl World {
             Step::Create { other_agent } => self.ask(Asked::Create { other_agent }),
             Step::Get => self.ask(Asked::Get),
             Step::Delete => self.ask(Asked::Delete),
+            Step::Renew(ttl) => self.ask(Asked::Renew(ttl)),
+            Step::Touch => self.ask(Asked::Touch),
+            Step::Lease { duration, durable } => {
+                let id = LeaseId::random();
+                self.leases.push(id);
+                self.ask(Asked::Lease(Lease { id, duration, durable }));
+            }
+            Step::Release { nth } => {
+                let lease = self.leases.iter().rev().nth(nth).copied();
+                self.ask(Asked::Release(lease.unwrap_or_else(LeaseId::random)));
+            }
             Step::Wait(time) => self.now += time,
+            Step::Due { early } => {
+                if self.deadline.take_if(|at| early || *at <= self.now).is_some() || early {
+                    self.tell(Event::Due);
+                }
+            }
+            Step::ClockSteps(seconds) => {
+                let by = TimeDelta::seconds(seconds);
+                self.now += by;
+                self.tell(Event::ClockStepped { by });
+            }
             Step::LaunchProgresses => self.progress_launch(),
             Step::LaunchEnds(end) => self.end_launch(end),
             Step::TearDownEnds(end) => self.end_tear_down(end),
+            Step::StopEnds(end) => self.end_stop(end),
             Step::LookEnds { answered } => self.end_look(answered),
             Step::CheckEnds { answered } => self.end_check(answered),
             Step::TimerRings { oldest } => self.ring(oldest),
+            Step::RestartComes => self.restart(),
             Step::StragglerActs => self.straggler_acts(),
             Step::StragglerEnds => self.end_straggler(),
-            Step::ContainerDies => {
-                if let Some(container) = self.container.as_mut().filter(|c| c.state == ContainerState::Running) {
-                    container.state = ended();
-                }
-            }
-            Step::ContainerVanishes => {
-                // One that is being launched would only make the launch fail, which it does without this, too.
-                self.container.take_if(|_| self.launching.is_none());
-            }
+            Step::ContainerDies => self.container_dies(),
+            Step::ContainerVanishes => self.container_vanishes(),
+            Step::Stirs => self.stir(),
+            Step::Listed { up_to_date } => self.list(up_to_date),
+            Step::DiskWrites { writes } => self.write(writes),
+            Step::DiskIsFull => self.refuse_writes(),
+            Step::WriteTimesOut => self.time_out_a_write(),
             Step::OldAnswerComes { nth } => self.repeat(nth),
+            Step::ActorCrashes => self.crash(),
+            Step::ServiceIsKilled { listed } => self.kill(listed),
         }
     }
 
-    /// The engine answers everything that is open, as it should, until nothing is.
+    /// Engine and journal answer everything that is open, as they should, until nothing is.
     pub(super) fn settle(&mut self) {
         for _ in 0..1000 {
-            let open = !self.stragglers.is_empty() || !self.checking.is_empty() || !self.timers.is_empty();
-            if !open && self.launching.is_none() && self.tearing_down.is_none() && !self.looking {
-                assert!(self.lifecycle.is_settled(), "nothing is open in {:?}", self.lifecycle.phase());
-                return;
+            self.write(usize::MAX);
+            let effects = self.launching.is_some() || self.tearing_down.is_some() || self.stopping.is_some();
+            let timers = !self.timers.is_empty() || !self.restarts.is_empty();
+            let looks = self.looking || !self.checking.is_empty();
+            if !effects && !timers && !looks && self.stragglers.is_empty() {
+                // What went unnoticed so far is noticed now.
+                self.list(true);
+                if self.checking.is_empty() && self.disk.is_empty() {
+                    assert!(self.lifecycle.is_settled(), "nothing is open in {:?}", self.lifecycle.phase());
+                    return;
+                }
             }
             self.end_look(true);
             self.end_launch(LaunchEnd::Succeeds);
-            self.end_tear_down(TearDownEnd::Succeeds);
+            self.end_tear_down(End::Succeeds);
+            self.end_stop(End::Succeeds);
             self.end_check(true);
             self.ring(true);
+            self.restart();
             self.end_straggler();
         }
         panic!("it never settles: {:?}", self.lifecycle);
-    }
-
-    pub(super) fn assert_everybody_is_answered(&self) {
-        assert!(self.waiting.is_empty(), "{:?} wait in {:?}", self.waiting, self.lifecycle);
-    }
-
-    pub(super) fn assert_nothing_is_left(&self) {
-        assert!(self.container.is_none(), "{:?}", self.container);
-        assert!(self.lifecycle.is_idle(), "{:?}", self.lifecycle);
-        assert_eq!(self.status, None);
     }
 
     fn ask(&mut self, asked: Asked) {
@@ -152,6 +206,10 @@ impl World {
                 let request = Box::new(if other_agent { from_another_agent() } else { request() });
                 Request::Create { waiter, request, session: SessionId::random() }
             }
+            Asked::Renew(ttl) => Request::Renew { waiter, ttl },
+            Asked::Touch => Request::Touch { waiter },
+            Asked::Lease(lease) => Request::Lease { waiter, lease },
+            Asked::Release(lease) => Request::Release { waiter, lease },
         }));
     }
 
@@ -160,19 +218,23 @@ impl World {
             Event::Launched { generation, .. }
             | Event::Checked { generation, .. }
             | Event::TornDown { generation, .. }
+            | Event::Stopped { generation, .. }
+            | Event::RestartDue { generation }
             | Event::RetryDue { generation, .. } => self.past.push((*generation, event.clone())),
-            Event::Request(_) | Event::Looked(_) | Event::StragglerEnded => {}
+            Event::Saved { .. } => self.past_writes.push(event.clone()),
+            Event::Request(_) | Event::Looked(_) | Event::StragglerEnded | Event::Due => {}
+            Event::Stirred { .. } | Event::Seen(_) | Event::ClockStepped { .. } => {}
         }
         let effects = self.lifecycle.handle(event, self.now);
         self.receive(effects);
     }
 
-    /// What an earlier generation is told now changes nothing; at most a container that it brings is discarded.
+    /// What an earlier generation is told now, or a writer is told twice, changes nothing; at most a container that it
+    /// brings is discarded.
     fn repeat(&mut self, nth: usize) {
         let current = self.lifecycle.generation;
-        let Some((_, event)) = self.past.iter().filter(|(generation, _)| *generation < current).nth(nth) else {
-            return;
-        };
+        let earlier = self.past.iter().filter(|(generation, _)| *generation < current).map(|(_, event)| event);
+        let Some(event) = earlier.chain(&self.past_writes).nth(nth) else { return };
         if let Event::Launched { result: Err(LaunchFailure { remains: Remains::Straggler, .. }), .. } = event {
             // One more creation that was given up is one more to wait for, whoever it belonged to.
             return;
@@ -185,222 +247,71 @@ impl World {
 
     fn receive(&mut self, effects: Vec<Effect>) {
         for effect in effects {
+            let Some(effect) = self.disk.hand_over(effect) else { continue };
             match effect {
                 Effect::Answer { waiter, reply } => self.answered(waiter, &reply),
                 Effect::Publish(transition) => self.published(&transition),
-                Effect::Look => {
-                    assert!(!std::mem::replace(&mut self.looking, true), "two looks at once");
-                }
-                Effect::Launch { generation, session, request, created_at } => {
-                    assert!(self.launching.is_none(), "two launches at once");
-                    assert!(self.tearing_down.is_none(), "a launch during a tear-down");
-                    assert_eq!(created_at, self.now);
-                    let agent = request.agent;
-                    self.launching = Some(Launching { generation, session, agent, made: None, cancelled: false });
-                }
-                Effect::CancelLaunch { generation } => {
-                    let launching = self.launching.as_mut().expect("only a launch under way is cancelled");
-                    assert_eq!(launching.generation, generation);
-                    assert!(!std::mem::replace(&mut launching.cancelled, true), "cancelled twice");
-                }
-                Effect::Check { generation, container } => self.checking.push((generation, container)),
-                Effect::TearDown { generation, container, .. } => {
-                    assert!(self.tearing_down.is_none(), "two tear-downs at once");
-                    assert!(self.launching.is_none(), "a tear-down during a launch");
-                    self.tearing_down = Some((generation, container));
-                }
+                Effect::Count(status) => self.status = Some(status),
+                Effect::Arm { at } => self.deadline = Some(at),
+                Effect::Disarm => self.deadline = None,
                 Effect::RetryAfter { generation, attempt, .. } => self.timers.push((generation, attempt)),
+                Effect::RestartAfter { generation, .. } => self.restarts.push(generation),
                 // Only an answer to a launch of another generation brings one, and there is none to be open.
                 Effect::Discard { container } => panic!("{container} belonged to no launch"),
+                effect => self.begin(effect),
             }
         }
         self.check_the_state();
     }
 
-    fn answered(&mut self, waiter: WaiterId, reply: &Reply) {
-        let asked = self.waiting.remove(&waiter).unwrap_or_else(|| panic!("{waiter:?} does not wait: {reply:?}"));
-        match (asked, reply) {
-            (Asked::Create { other_agent }, Reply::Create(Ok(created))) => self.handed_out(other_agent, created),
-            (Asked::Create { .. }, Reply::Create(Err(_)))
-            | (Asked::Get, Reply::Get(_))
-            | (Asked::Delete, Reply::Delete(_)) => {}
-            _ => panic!("{reply:?} answers {asked:?}"),
+    /// An actor ends in the middle of everything. Its callers are told to come again, its tasks end with it, and its
+    /// successor looks for itself. What it has handed to the journal still gets there.
+    fn crash(&mut self) {
+        self.disk.abandon();
+        // A creation that nobody waits for any more removes what it brings.
+        self.container.take_if(|container| container.straggler);
+        self.start(false);
+    }
+
+    /// The service ends in the middle of everything, and what is not on disk is lost.
+    fn kill(&mut self, listed: bool) {
+        let kept = self.told.take().filter(|told| self.is_kept(told));
+        self.disk.lose();
+        if let Some(container) = &mut self.container {
+            container.straggler = false;
+        }
+        self.start(listed);
+        if let Some(told) = kept {
+            if !listed {
+                self.end_look(true);
+            }
+            self.assert_still_there(&told);
         }
     }
 
-    fn handed_out(&self, other_agent: bool, Created { sandbox, outcome, .. }: &Created) {
-        assert_eq!(sandbox.agent == request().agent, !other_agent, "a sandbox of another agent was handed out");
-        assert_eq!(sandbox.status, Status::Running);
-        if *outcome == Outcome::Reused {
-            // It may have died since it was last seen, and a delete may follow at once.
-            assert!(matches!(self.lifecycle.phase(), Phase::Running(_) | Phase::Deleting(_)));
-        } else {
-            let Phase::Running(running) = self.lifecycle.phase() else { panic!("{:?}", self.lifecycle) };
-            assert_eq!(running.sandbox.session, sandbox.session);
-            let container = self.container.as_ref().expect("what was just started is there");
-            assert_eq!(sandbox.container.as_ref(), Some(&container.id));
-            assert_eq!(sandbox.session, container.labels.session);
-        }
-    }
-
-    fn published(&mut self, transition: &Transition) {
-        use Status::*;
-        assert_eq!(transition.from, self.status, "{transition:?} does not follow");
-        let step = (transition.from, transition.to);
-        let drawn = matches!(
-            step,
-            (None, Some(_))
-                | (Some(Creating), Some(Running | Deleting) | None)
-                | (Some(Running), Some(Failed | Deleting))
-                | (Some(Failed), Some(Deleting))
-                | (Some(Deleting), None)
-        );
-        assert!(drawn, "{step:?} is not in the diagram");
-        self.status = transition.to;
-    }
-
-    fn check_the_state(&self) {
-        let status = match self.lifecycle.phase() {
-            Phase::Unknown(_) | Phase::Absent => None,
-            Phase::Creating(_) => Some(Status::Creating),
-            Phase::Running(_) => Some(Status::Running),
-            Phase::Failed(_) => Some(Status::Failed),
-            Phase::Deleting(_) => Some(Status::Deleting),
+    /// Starts an actor with nothing but what engine and journal hold.
+    fn start(&mut self, listed: bool) {
+        self.launching = None;
+        self.tearing_down = None;
+        self.stopping = None;
+        self.looking = false;
+        self.checking.clear();
+        self.timers.clear();
+        self.restarts.clear();
+        self.stragglers.clear();
+        self.waiting.clear();
+        self.past.clear();
+        self.past_writes.clear();
+        self.status = None;
+        self.deadline = None;
+        self.told = None;
+        let (chat, rules) = (request().chat, self.rules.clone());
+        let (lifecycle, effects) = match listed.then(|| self.look_up()) {
+            None => Lifecycle::unknown(chat, name(), rules).looking(),
+            Some(None) => (Lifecycle::absent(chat, name(), rules), Vec::new()),
+            Some(Some(sandbox)) => Lifecycle::absent(chat, name(), rules).resuming(*sandbox),
         };
-        assert_eq!(status, self.status, "what is and what was published differ");
-        if self.lifecycle.is_settled() {
-            let open = self.launching.is_some() || self.tearing_down.is_some() || self.looking;
-            assert!(!open && self.stragglers.is_empty() && self.waiting.is_empty(), "{:?}", self.lifecycle);
-        }
-        if self.lifecycle.is_idle() {
-            assert!(self.lifecycle.is_settled());
-            assert!(self.container.is_none(), "{:?} is forgotten", self.container);
-        }
-    }
-
-    // The engine.
-
-    fn make(&mut self, session: SessionId, agent: crate::ids::AgentId, state: ContainerState, straggler: bool) {
-        self.containers += 1;
-        let mut labels = found(state).labels;
-        (labels.session, labels.agent) = (session, agent);
-        labels.expires_at = request().expires_at(self.now);
-        let id = ContainerId::new(format!("container-{}", self.containers));
-        self.container = Some(Container { id, labels, state, straggler });
-    }
-
-    fn found(&self) -> Option<Box<Found>> {
-        let container = self.container.as_ref()?;
-        let mut found = found(container.state);
-        found.container.id = container.id.clone();
-        found.labels = container.labels.clone();
-        Some(Box::new(found))
-    }
-
-    fn progress_launch(&mut self) {
-        let Some(launching) = &mut self.launching else { return };
-        if launching.made.is_some() {
-            let container = self.container.as_mut().expect("a container being launched is there");
-            container.state = ContainerState::Running;
-            return;
-        }
-        // The engine would refuse a second container of this name, but it must never come to that.
-        let in_the_way = self.container.take_if(|container| !container.straggler);
-        assert!(in_the_way.is_none(), "launched next to {in_the_way:?}");
-        let (session, agent) = (launching.session, launching.agent.clone());
-        self.make(session, agent, ContainerState::Created, false);
-        let made = self.container.as_ref().map(|container| container.id.clone());
-        self.launching.as_mut().expect("it was there a moment ago").made = made;
-    }
-
-    fn end_launch(&mut self, end: LaunchEnd) {
-        if self.launching.is_none() {
-            return;
-        }
-        let made = self.launching.as_ref().is_some_and(|launching| launching.made.is_some());
-        match end {
-            LaunchEnd::Succeeds => {
-                self.progress_launch();
-                if !made {
-                    self.progress_launch();
-                }
-            }
-            LaunchEnd::Finds { other_agent } if !made => {
-                let agent = if other_agent { from_another_agent().agent } else { request().agent };
-                self.make(SessionId::random(), agent, ContainerState::Running, false);
-            }
-            _ => {}
-        }
-        let Some(Launching { generation, session, made, cancelled, .. }) = self.launching.take() else { return };
-        let failure = if cancelled { StartFailure::Deleted } else { StartFailure::NoAddress };
-        let failed = |remains| Err(LaunchFailure { failure, remains });
-        let result = match (end, made) {
-            (LaunchEnd::Succeeds, Some(container)) => {
-                Ok(Launched::Started { container, endpoint: None, started_at: self.now })
-            }
-            (LaunchEnd::Finds { .. }, None) => Ok(Launched::Found(self.found().expect("it was just put there"))),
-            (LaunchEnd::IsGivenUp, None) => {
-                self.stragglers.push(session);
-                failed(Remains::Straggler)
-            }
-            (LaunchEnd::IsLost, _) => failed(Remains::Perhaps),
-            (_, Some(container)) => failed(Remains::Container(container)),
-            (_, None) => failed(Remains::Nothing),
-        };
-        self.tell(Event::Launched { generation, result });
-    }
-
-    fn end_tear_down(&mut self, end: TearDownEnd) {
-        let Some((generation, named)) = self.tearing_down.take() else { return };
-        if end != TearDownEnd::Fails {
-            self.container.take_if(|container| named.as_ref().is_none_or(|named| *named == container.id));
-        }
-        let result = if end == TearDownEnd::Succeeds { Ok(()) } else { Err(unreachable()) };
-        self.tell(Event::TornDown { generation, result });
-    }
-
-    fn end_look(&mut self, answered: bool) {
-        if std::mem::take(&mut self.looking) {
-            let result = if answered { Ok(self.found()) } else { Err(unreachable()) };
-            self.tell(Event::Looked(result));
-        }
-    }
-
-    fn end_check(&mut self, answered: bool) {
-        let Some((generation, id)) = self.checking.pop() else { return };
-        let state = self.container.as_ref().filter(|container| container.id == id).map(|container| container.state);
-        let liveness = match state {
-            _ if !answered => Liveness::Unknown(unreachable()),
-            None => Liveness::Vanished,
-            Some(ContainerState::Running) => Liveness::Alive,
-            Some(_) => {
-                Liveness::Ended(Death { exit: Some(out_of_memory()), memory_limit_bytes: None, log_tail: vec![] })
-            }
-        };
-        self.tell(Event::Checked { generation, liveness });
-    }
-
-    fn ring(&mut self, oldest: bool) {
-        if !self.timers.is_empty() {
-            let at = if oldest { 0 } else { self.timers.len() - 1 };
-            let (generation, attempt) = self.timers.remove(at);
-            self.tell(Event::RetryDue { generation, attempt });
-        }
-    }
-
-    fn straggler_acts(&mut self) {
-        if self.container.is_none()
-            && let Some(session) = self.stragglers.last().copied()
-        {
-            self.make(session, request().agent, ContainerState::Created, true);
-        }
-    }
-
-    /// It is answered, and a container that it brought is removed.
-    fn end_straggler(&mut self) {
-        if let Some(session) = self.stragglers.pop() {
-            self.container.take_if(|container| container.straggler && container.labels.session == session);
-            self.tell(Event::StragglerEnded);
-        }
+        self.lifecycle = lifecycle;
+        self.receive(effects);
     }
 }

@@ -1,0 +1,136 @@
+//! Who holds a sandbox open, and until when.
+
+use chrono::TimeDelta;
+
+use super::events::Lease;
+use crate::clock::Timestamp;
+use crate::ids::LeaseId;
+
+/// The leases of one session. They outlast a restart of the sandbox, for whoever took them is still at work.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Leases(Vec<Held>);
+
+#[derive(Debug, Clone, Copy)]
+struct Held {
+    /// `None`: taken before the service started. It ends by itself.
+    id: Option<LeaseId>,
+    until: Timestamp,
+    durable: bool,
+}
+
+impl Leases {
+    /// What is left of the durable leases of an earlier run.
+    pub(super) fn inherited(held_until: Option<Timestamp>) -> Self {
+        Self(held_until.map(|until| Held { id: None, until, durable: true }).into_iter().collect())
+    }
+
+    /// Takes a lease, or takes it anew. Those that are over go.
+    pub(super) fn take(&mut self, lease: Lease, now: Timestamp) {
+        let id = Some(lease.id);
+        self.0.retain(|held| held.until > now && held.id != id);
+        self.0.push(Held { id, until: later(now, lease.duration), durable: lease.durable });
+    }
+
+    /// Gives a lease back; answers whether it was durable, if it was there at all.
+    pub(super) fn give_back(&mut self, lease: LeaseId) -> Option<bool> {
+        let index = self.0.iter().position(|held| held.id == Some(lease))?;
+        Some(self.0.swap_remove(index).durable)
+    }
+
+    /// The end of the longest.
+    pub(super) fn until(&self) -> Option<Timestamp> {
+        self.0.iter().map(|held| held.until).max()
+    }
+
+    /// Those that are written down. One that ends with a connection is nothing to come back to.
+    pub(super) fn durable(&self) -> Self {
+        Self(self.0.iter().filter(|held| held.durable).copied().collect())
+    }
+
+    /// Goes back to durable leases as they were; the others stay as they are.
+    pub(super) fn restore(&mut self, durable: Leases) {
+        self.0.retain(|held| !held.durable);
+        let restored = durable.0.into_iter().filter(|lost| !self.0.iter().any(|held| held.id == lost.id));
+        let restored: Vec<Held> = restored.collect();
+        self.0.extend(restored);
+    }
+
+    /// The wall clock jumped: leases last as long as they would have.
+    pub(super) fn shift(&mut self, by: TimeDelta) {
+        for held in &mut self.0 {
+            held.until = held.until.checked_add_signed(by).unwrap_or(held.until);
+        }
+    }
+}
+
+pub(super) fn later(now: Timestamp, by: std::time::Duration) -> Timestamp {
+    TimeDelta::from_std(by).ok().and_then(|by| now.checked_add_signed(by)).unwrap_or(Timestamp::MAX_UTC)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn at(seconds: i64) -> Timestamp {
+        Timestamp::from_timestamp(seconds, 0).unwrap()
+    }
+
+    fn lease(seconds: u64, durable: bool) -> Lease {
+        Lease { id: LeaseId::random(), duration: Duration::from_secs(seconds), durable }
+    }
+
+    #[test]
+    fn the_longest_lease_counts_until_it_is_given_back() {
+        let (short, long) = (lease(10, false), lease(20, true));
+        let mut leases = Leases::default();
+        leases.take(short, at(0));
+        leases.take(long, at(0));
+        assert_eq!(leases.until(), Some(at(20)));
+        assert_eq!(leases.give_back(long.id), Some(true));
+        assert_eq!(leases.give_back(long.id), None);
+        assert_eq!(leases.until(), Some(at(10)));
+        assert_eq!(leases.give_back(short.id), Some(false));
+        assert_eq!(leases.until(), None);
+    }
+
+    #[test]
+    fn a_lease_that_is_taken_anew_takes_the_place_of_the_old_one() {
+        let mut leases = Leases::default();
+        let long = lease(20, true);
+        leases.take(long, at(0));
+        leases.take(Lease { duration: Duration::from_secs(1), ..long }, at(0));
+        assert_eq!(leases.until(), Some(at(1)));
+    }
+
+    #[test]
+    fn leases_that_are_over_do_not_pile_up() {
+        let mut leases = Leases::inherited(Some(at(5)));
+        for now in 0..100 {
+            leases.take(lease(1, false), at(now));
+        }
+        assert_eq!(leases.0.len(), 1);
+    }
+
+    #[test]
+    fn what_is_restored_never_replaces_what_was_taken_since() {
+        let (first, second) = (lease(20, true), lease(30, false));
+        let mut leases = Leases::default();
+        leases.take(first, at(0));
+        let before = leases.durable();
+        leases.take(second, at(0));
+        leases.take(Lease { duration: Duration::from_secs(5), durable: false, ..first }, at(0));
+        leases.restore(before);
+        assert_eq!(leases.durable().until(), None, "the first one was taken anew");
+        assert_eq!(leases.until(), Some(at(30)));
+    }
+
+    #[test]
+    fn an_endless_lease_does_not_overflow() {
+        let mut leases = Leases::default();
+        leases.take(Lease { duration: Duration::MAX, ..lease(0, true) }, at(0));
+        leases.shift(TimeDelta::MAX);
+        assert_eq!(leases.until(), Some(Timestamp::MAX_UTC));
+    }
+}

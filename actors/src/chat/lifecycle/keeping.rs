@@ -1,0 +1,352 @@
+//! How long a sandbox is kept: use, renewals, leases, and what happens when its time has come.
+
+use std::time::Duration;
+
+use chrono::TimeDelta;
+
+use super::Lifecycle;
+use crate::chat::events::{Effect, Lease, Reply, Ticket, WaiterId};
+use crate::chat::leases::{Leases, later};
+use crate::chat::phase::{Origin, Phase, Promise, Running, Stopping, Unsaved};
+use crate::clock::Timestamp;
+use crate::engine::EngineError;
+use crate::ids::{Generation, LeaseId};
+use crate::outcome::{NotSaved, SandboxError};
+use crate::profile::OnExpire;
+use crate::sandbox::{Reason, Sandbox, Status};
+
+/// Activity is written down at most this often per chat: a crash costs a sandbox at most so much of its idle time.
+const ACTIVITY_GRAIN: TimeDelta = TimeDelta::seconds(5);
+
+/// A stopped sandbox is kept for this long, lest stopped ones fill the disk.
+const STOPPED_FOR: TimeDelta = TimeDelta::hours(24);
+
+/// When a stop that failed is tried again.
+const STOP_AGAIN: TimeDelta = TimeDelta::seconds(5);
+
+impl Running {
+    /// Whoever asks for it uses it.
+    pub(super) fn use_at(&mut self, now: Timestamp) {
+        self.sandbox.last_activity_at = now.max(self.sandbox.last_activity_at);
+    }
+
+    fn promise(&self, leases: &Leases) -> Promise {
+        Promise { expires_at: self.sandbox.expires_at, leases: leases.durable() }
+    }
+}
+
+impl Lifecycle {
+    pub(super) fn renew(&mut self, waiter: WaiterId, ttl: Duration, now: Timestamp) {
+        let Some((running, leases)) = self.running(waiter) else { return };
+        let before = running.promise(leases);
+        running.sandbox.expires_at = before.expires_at.max(later(now, ttl));
+        self.save_change(waiter, before, now);
+    }
+
+    pub(super) fn touch(&mut self, waiter: WaiterId, now: Timestamp) {
+        if self.running(waiter).is_some() {
+            self.use_now(now);
+            self.answer_kept(waiter);
+        }
+    }
+
+    pub(super) fn lease(&mut self, waiter: WaiterId, lease: Lease, now: Timestamp) {
+        let Some((running, leases)) = self.running(waiter) else { return };
+        let before = running.promise(leases);
+        leases.take(lease, now);
+        if lease.durable {
+            return self.save_change(waiter, before, now);
+        }
+        self.use_now(now);
+        self.hold();
+        self.answer_kept(waiter);
+    }
+
+    /// The end of a lease is use: idle time counts from there. A lease can also be given back on what has failed and
+    /// may be started again.
+    pub(super) fn release(&mut self, waiter: WaiterId, lease: LeaseId, now: Timestamp) {
+        let before = self.leases.durable();
+        let Some(durable) = self.leases.give_back(lease) else {
+            if self.running(waiter).is_some() {
+                let error = SandboxError::NoSuchLease { chat: self.chat, lease };
+                self.answer(waiter, Reply::Kept(Err(error)));
+            }
+            return;
+        };
+        match &self.phase {
+            Phase::Running(running) if durable => {
+                let before = running.promise(&before);
+                return self.save_change(waiter, before, now);
+            }
+            Phase::Running(_) => self.use_now(now),
+            _ if durable => self.note_kept(),
+            _ => {}
+        }
+        self.hold();
+        self.answer_kept(waiter);
+    }
+
+    /// Until then, the sandbox is held by its leases.
+    fn hold(&mut self) {
+        let until = self.leases.until();
+        if let Some(sandbox) = self.kept() {
+            sandbox.held_until = until;
+            self.rearm();
+        }
+    }
+
+    /// Notes when it was used and until when it is held.
+    fn note_kept(&mut self) {
+        // One that is being restarted is noted when that has ended: on disk, it never was anything but acknowledged.
+        if !matches!(self.phase, Phase::Creating(_))
+            && let Some(sandbox) = self.kept().cloned()
+        {
+            self.note(&sandbox);
+        }
+    }
+
+    /// What has leases: a sandbox that runs, or may run again.
+    fn kept(&mut self) -> Option<&mut Sandbox> {
+        match &mut self.phase {
+            Phase::Running(running) => Some(&mut running.sandbox),
+            Phase::Failed(failed) => Some(&mut failed.sandbox),
+            Phase::Creating(creating) => match creating.origin {
+                Origin::Restart { .. } => Some(&mut creating.sandbox),
+                Origin::Request { .. } => None,
+            },
+            Phase::Unknown(_) | Phase::Absent | Phase::Stopped(_) | Phase::Deleting(_) => None,
+        }
+    }
+
+    /// What is decided here is decided with what is known now: whoever reached the mailbox first has won.
+    pub(super) fn due(&mut self, now: Timestamp) {
+        let keeps = self.on_expire() == OnExpire::Stop;
+        match &mut self.phase {
+            Phase::Running(running) => match running.is_over(now) {
+                None => self.rearm(),
+                Some(reason) => self.expire(reason, now),
+            },
+            Phase::Failed(failed) => match failed.sandbox.expiry(now) {
+                None => self.rearm(),
+                // Its processes have ended already; what is to be kept is its container.
+                Some(reason) if keeps && failed.sandbox.reason != Reason::Vanished => {
+                    let sandbox = failed.sandbox.clone();
+                    self.rest(sandbox, reason);
+                }
+                Some(_) => self.remove(Reason::Expired, false),
+            },
+            Phase::Stopped(sandbox) if now >= kept_until(sandbox) => self.remove(Reason::Expired, false),
+            Phase::Stopped(_) => self.rearm(),
+            Phase::Unknown(_) | Phase::Absent | Phase::Creating(_) | Phase::Deleting(_) => {}
+        }
+    }
+
+    fn expire(&mut self, reason: Reason, now: Timestamp) {
+        let on_expire = self.on_expire();
+        let Phase::Running(running) = &mut self.phase else { return };
+        match (on_expire, running.sandbox.container.clone()) {
+            (OnExpire::Stop, Some(container)) => {
+                let before = running.stopping.replace(Stopping { reason, again_at: None });
+                if !before.is_some_and(|stopping| stopping.is_under_way()) {
+                    self.effects.push(Effect::Stop { generation: self.generation, container });
+                }
+            }
+            _ => {
+                let waiting = self.phase.take_verifying();
+                self.remove(reason, true);
+                self.replay(waiting, now);
+            }
+        }
+    }
+
+    pub(super) fn stopped(&mut self, generation: Generation, result: Result<(), EngineError>, now: Timestamp) {
+        if generation != self.generation {
+            return;
+        }
+        let Phase::Running(running) = &mut self.phase else { return };
+        let Some(stopping) = &mut running.stopping else { return };
+        if result.is_err() {
+            stopping.again_at = Some(now + STOP_AGAIN);
+            self.rearm();
+            // It may have ended all the same, or be gone, and then nothing is left to be stopped.
+            return self.check();
+        }
+        let waiting = self.phase.take_verifying();
+        self.come_to_rest();
+        self.replay(waiting, now);
+    }
+
+    /// What becomes of the sandbox that is there at its end.
+    fn on_expire(&self) -> OnExpire {
+        let profile = self.sandbox().and_then(|sandbox| self.rules.profiles.get(&sandbox.profile));
+        profile.map(|profile| profile.on_expire).unwrap_or_default()
+    }
+
+    /// The processes of what was to be stopped have ended.
+    pub(super) fn come_to_rest(&mut self) {
+        self.abandon_changes(Status::Stopped);
+        if let Phase::Running(running) = &self.phase {
+            let reason = running.stopping.map_or(Reason::Expired, |stopping| stopping.reason);
+            self.rest(running.sandbox.clone(), reason);
+        }
+    }
+
+    /// Keeps the container of a sandbox at its end for a while.
+    fn rest(&mut self, mut sandbox: Sandbox, reason: Reason) {
+        self.enter(&mut sandbox, Status::Stopped, reason, None);
+        self.note(&sandbox);
+        self.leases = Leases::default();
+        self.phase = Phase::Stopped(Box::new(sandbox));
+        self.rearm();
+    }
+
+    /// Idle time is time in which somebody could have come: what the clock skipped does not count. An absolute deadline
+    /// is a time of day and stays.
+    pub(super) fn clock_stepped(&mut self, by: TimeDelta) {
+        let shifted = |at: Timestamp| at.checked_add_signed(by).unwrap_or(at);
+        self.leases.shift(by);
+        if let Phase::Running(running) = &mut self.phase {
+            running.noted_activity = shifted(running.noted_activity);
+            running.unsaved.iter_mut().for_each(|change| change.before.leases.shift(by));
+            if let Some(stopping) = &mut running.stopping {
+                stopping.again_at = stopping.again_at.map(shifted);
+            }
+        }
+        if let Some(sandbox) = self.kept() {
+            sandbox.last_activity_at = shifted(sandbox.last_activity_at);
+            self.note_kept();
+        }
+        self.hold();
+    }
+
+    /// A change is on disk, or will not be.
+    pub(super) fn change_saved(&mut self, ticket: Ticket, result: Result<(), NotSaved>) {
+        let Phase::Running(running) = &mut self.phase else { return };
+        let Some(index) = running.unsaved.iter().position(|change| change.ticket == ticket) else { return };
+        let Err(error) = result else {
+            // What is written is the whole sandbox, so the changes before this one are on disk, too.
+            let saved: Vec<Unsaved> = running.unsaved.drain(..=index).collect();
+            return saved.into_iter().for_each(|change| self.answer_kept(change.waiter));
+        };
+        // What was built on it goes with it, and so does whatever of them gets to the disk after all.
+        let mut undone = running.unsaved.split_off(index).into_iter();
+        let Some(Unsaved { waiter, before, .. }) = undone.next() else { return };
+        running.sandbox.expires_at = before.expires_at;
+        let sandbox = running.sandbox.clone();
+        self.leases.restore(before.leases);
+        self.hold();
+        self.note(&sandbox);
+        for waiter in std::iter::once(waiter).chain(undone.map(|change| change.waiter)) {
+            let error = SandboxError::NotSaved { chat: self.chat, error: error.clone() };
+            self.answer(waiter, Reply::Kept(Err(error)));
+        }
+    }
+
+    /// Answers who waits for a change of a sandbox that is no longer running.
+    pub(super) fn abandon_changes(&mut self, status: Status) {
+        let Phase::Running(running) = &mut self.phase else { return };
+        let unsaved = std::mem::take(&mut running.unsaved);
+        let chat = self.chat;
+        for change in unsaved {
+            self.answer(change.waiter, Reply::Kept(Err(SandboxError::NotRunning { chat, status })));
+        }
+    }
+
+    /// The activity that is not written down yet, for a service that is about to end.
+    pub fn flush(&mut self) -> Option<Effect> {
+        let Phase::Running(running) = &mut self.phase else { return None };
+        let (session, at) = (running.sandbox.session, running.sandbox.last_activity_at);
+        let unnoted = std::mem::replace(&mut running.noted_activity, at) != at;
+        unnoted.then_some(Effect::NoteActivity { session, at })
+    }
+
+    /// Rearms outside of any event.
+    pub fn rearmed(&mut self) -> Vec<Effect> {
+        self.rearm();
+        std::mem::take(&mut self.effects)
+    }
+
+    /// Asks to be told again when the next deadline comes.
+    pub(super) fn rearm(&mut self) {
+        let at = match &self.phase {
+            Phase::Running(running) => match running.stopping {
+                None => running.sandbox.end().0,
+                Some(Stopping { again_at: Some(at), .. }) => at,
+                // The end of the try under way decides.
+                Some(Stopping { again_at: None, .. }) => return,
+            },
+            Phase::Failed(failed) => failed.sandbox.end().0,
+            Phase::Stopped(sandbox) => kept_until(sandbox),
+            Phase::Unknown(_) | Phase::Absent | Phase::Creating(_) | Phase::Deleting(_) => return,
+        };
+        self.effects.push(Effect::Arm { at });
+    }
+
+    /// What runs, and who holds it; or an answer that nothing does.
+    fn running(&mut self, waiter: WaiterId) -> Option<(&mut Running, &mut Leases)> {
+        let chat = self.chat;
+        let error = match &self.phase {
+            Phase::Running(running) if running.stopping.is_none() => None,
+            // Its end came first.
+            Phase::Running(_) => Some(SandboxError::NotRunning { chat, status: Status::Stopped }),
+            _ => Some(match self.sandbox() {
+                None => SandboxError::NotFound { chat },
+                Some(sandbox) => SandboxError::NotRunning { chat, status: sandbox.status },
+            }),
+        };
+        if let Some(error) = error {
+            self.answer(waiter, Reply::Kept(Err(error)));
+            return None;
+        }
+        match &mut self.phase {
+            Phase::Running(running) => Some((running, &mut self.leases)),
+            _ => None,
+        }
+    }
+
+    pub(super) fn use_now(&mut self, now: Timestamp) {
+        let Phase::Running(running) = &mut self.phase else { return };
+        running.use_at(now);
+        let (session, at) = (running.sandbox.session, running.sandbox.last_activity_at);
+        if at - running.noted_activity >= ACTIVITY_GRAIN {
+            running.noted_activity = at;
+            self.effects.push(Effect::NoteActivity { session, at });
+        }
+    }
+
+    /// Writes down what was just changed, and that it is being used.
+    fn save_change(&mut self, waiter: WaiterId, before: Promise, now: Timestamp) {
+        let ticket = self.ticket();
+        let Phase::Running(running) = &mut self.phase else { return };
+        running.use_at(now);
+        running.noted_activity = running.sandbox.last_activity_at;
+        running.unsaved.push(Unsaved { ticket, waiter, before });
+        let sandbox = running.sandbox.clone();
+        self.save(ticket, sandbox);
+        self.hold();
+    }
+
+    fn answer_kept(&mut self, waiter: WaiterId) {
+        if let Some(sandbox) = self.promised() {
+            self.answer(waiter, Reply::Kept(Ok(sandbox)));
+        }
+    }
+
+    /// The sandbox as it may be told: without the changes that are not on disk yet.
+    pub(super) fn promised(&self) -> Option<Sandbox> {
+        let mut sandbox = self.sandbox()?.clone();
+        if let Phase::Running(running) = &self.phase
+            && let Some(Unsaved { before, .. }) = running.unsaved.first()
+        {
+            let mut leases = self.leases.clone();
+            leases.restore(before.leases.clone());
+            (sandbox.expires_at, sandbox.held_until) = (before.expires_at, leases.until());
+        }
+        Some(sandbox)
+    }
+}
+
+/// When a stopped sandbox goes.
+fn kept_until(stopped: &Sandbox) -> Timestamp {
+    stopped.end().0.checked_add_signed(STOPPED_FOR).unwrap_or(Timestamp::MAX_UTC)
+}

@@ -1,0 +1,238 @@
+//! The engine: what it is asked to do, and what it does.
+
+use super::*;
+
+impl World {
+    /// One thing at a time is asked of the engine.
+    pub(super) fn begin(&mut self, effect: Effect) {
+        match effect {
+            Effect::Look => {
+                assert!(!std::mem::replace(&mut self.looking, true), "two looks at once");
+            }
+            Effect::Launch { generation, session, request, created_at } => {
+                assert_eq!(created_at, self.now);
+                let agent = request.agent;
+                self.begin_launch(Launching {
+                    generation,
+                    session,
+                    agent,
+                    made: None,
+                    restart: false,
+                    cancelled: false,
+                });
+            }
+            Effect::Relaunch { generation, sandbox } => {
+                let Sandbox { session, agent, container, .. } = *sandbox;
+                self.begin_launch(Launching {
+                    generation,
+                    session,
+                    agent,
+                    made: container,
+                    restart: true,
+                    cancelled: false,
+                });
+            }
+            Effect::CancelLaunch { generation } => {
+                let launching = self.launching.as_mut().expect("only a launch under way is cancelled");
+                assert_eq!(launching.generation, generation);
+                assert!(!std::mem::replace(&mut launching.cancelled, true), "cancelled twice");
+            }
+            Effect::Check { generation, container } => self.checking.push((generation, container)),
+            Effect::TearDown { generation, container, .. } => {
+                assert!(self.tearing_down.is_none(), "two tear-downs at once");
+                assert!(self.launching.is_none(), "a tear-down during a launch");
+                self.tearing_down = Some((generation, container));
+            }
+            Effect::Stop { generation, container } => {
+                // One of an earlier sandbox may still be under way; it is answered to nobody.
+                self.stopping = Some((generation, container));
+            }
+            effect => panic!("{effect:?} is nothing to be asked of an engine"),
+        }
+    }
+
+    fn begin_launch(&mut self, launching: Launching) {
+        assert!(self.launching.is_none(), "two launches at once");
+        assert!(self.tearing_down.is_none(), "a launch during a tear-down");
+        self.launching = Some(launching);
+    }
+
+    fn make(&mut self, session: SessionId, agent: crate::ids::AgentId, state: ContainerState, straggler: bool) {
+        self.containers += 1;
+        let mut labels = found(state).labels;
+        (labels.session, labels.agent) = (session, agent);
+        (labels.created_at, labels.expires_at) = (self.now, request().expires_at(self.now));
+        let id = ContainerId::new(format!("container-{}", self.containers));
+        self.container = Some(Container { id, labels, state, straggler });
+    }
+
+    pub(super) fn found(&self) -> Option<Box<Found>> {
+        let container = self.container.as_ref()?;
+        let mut found = found(container.state);
+        found.container.id = container.id.clone();
+        found.labels = container.labels.clone();
+        Some(Box::new(found))
+    }
+
+    fn holds(&mut self, id: &ContainerId) -> Option<&mut Container> {
+        self.container.as_mut().filter(|container| container.id == *id)
+    }
+
+    pub(super) fn progress_launch(&mut self) {
+        let Some(launching) = &mut self.launching else { return };
+        if let Some(made) = launching.made.clone() {
+            let restart = launching.restart;
+            let container = self.holds(&made);
+            assert!(restart || container.is_some(), "a container being launched is there");
+            if let Some(container) = container {
+                container.state = ContainerState::Running;
+            }
+            return;
+        }
+        // The engine would refuse a second container of this name, but it must never come to that.
+        let in_the_way = self.container.take_if(|container| !container.straggler);
+        assert!(in_the_way.is_none(), "launched next to {in_the_way:?}");
+        let (session, agent) = (launching.session, launching.agent.clone());
+        self.make(session, agent, ContainerState::Created, false);
+        let made = self.container.as_ref().map(|container| container.id.clone());
+        self.launching.as_mut().expect("it was there a moment ago").made = made;
+    }
+
+    pub(super) fn end_launch(&mut self, end: LaunchEnd) {
+        let Some(launching) = &self.launching else { return };
+        let (made, cancelled) = (launching.made.is_some(), launching.cancelled);
+        match end {
+            LaunchEnd::Succeeds => {
+                self.progress_launch();
+                if !made {
+                    self.progress_launch();
+                }
+            }
+            LaunchEnd::Finds { other_agent } if !made => {
+                let agent = if other_agent { from_another_agent().agent } else { request().agent };
+                self.make(SessionId::random(), agent, ContainerState::Running, false);
+                if !cancelled {
+                    let found = self.found().expect("it was just put there");
+                    self.save_at_once(found.sandbox(self.now));
+                }
+            }
+            _ => {}
+        }
+        let Some(Launching { generation, session, made, cancelled, .. }) = self.launching.take() else { return };
+        let failure = if cancelled { StartFailure::Deleted } else { StartFailure::NoAddress };
+        let failed = |remains| Err(LaunchFailure { failure, remains });
+        let result = match (end, made) {
+            (LaunchEnd::Succeeds, Some(container)) => match self.holds(&container) {
+                Some(_) => Ok(Launched::Started { container, endpoint: None, started_at: self.now }),
+                None => {
+                    let failure = EngineError::NoSuchContainer { container: container.to_string() }.into();
+                    Err(LaunchFailure { failure, remains: Remains::Container(container) })
+                }
+            },
+            (LaunchEnd::Finds { .. }, None) => Ok(Launched::Found(self.found().expect("it was just put there"))),
+            (LaunchEnd::IsGivenUp, None) => {
+                self.stragglers.push(session);
+                failed(Remains::Straggler)
+            }
+            (LaunchEnd::IsLost, _) => failed(Remains::Perhaps),
+            (_, Some(container)) => failed(Remains::Container(container)),
+            (_, None) => failed(Remains::Nothing),
+        };
+        self.tell(Event::Launched { generation, result });
+    }
+
+    pub(super) fn end_tear_down(&mut self, end: End) {
+        let Some((generation, named)) = self.tearing_down.take() else { return };
+        if end != End::Fails {
+            self.container.take_if(|container| named.as_ref().is_none_or(|named| *named == container.id));
+        }
+        let result = if end == End::Succeeds { Ok(()) } else { Err(unreachable()) };
+        self.tell(Event::TornDown { generation, result });
+    }
+
+    pub(super) fn end_stop(&mut self, end: End) {
+        let Some((generation, named)) = self.stopping.take() else { return };
+        if end != End::Fails
+            && let Some(container) = self.holds(&named)
+        {
+            container.state = ended();
+        }
+        let result = if end == End::Succeeds { Ok(()) } else { Err(unreachable()) };
+        self.tell(Event::Stopped { generation, result });
+    }
+
+    pub(super) fn end_look(&mut self, answered: bool) {
+        if std::mem::take(&mut self.looking) {
+            let result = if answered { Ok(self.look_up()) } else { Err(unreachable()) };
+            self.tell(Event::Looked(result));
+        }
+    }
+
+    pub(super) fn end_check(&mut self, answered: bool) {
+        let Some((generation, id)) = self.checking.pop() else { return };
+        let state = self.holds(&id).map(|container| container.state);
+        let liveness = match state {
+            _ if !answered => Liveness::Unknown(unreachable()),
+            None => Liveness::Vanished,
+            Some(ContainerState::Running) => Liveness::Alive,
+            Some(_) => Liveness::Ended(death()),
+        };
+        self.tell(Event::Checked { generation, liveness });
+    }
+
+    pub(super) fn ring(&mut self, oldest: bool) {
+        if !self.timers.is_empty() {
+            let at = if oldest { 0 } else { self.timers.len() - 1 };
+            let (generation, attempt) = self.timers.remove(at);
+            self.tell(Event::RetryDue { generation, attempt });
+        }
+    }
+
+    pub(super) fn restart(&mut self) {
+        if let Some(generation) = self.restarts.pop() {
+            self.tell(Event::RestartDue { generation });
+        }
+    }
+
+    pub(super) fn straggler_acts(&mut self) {
+        if self.container.is_none()
+            && let Some(session) = self.stragglers.last().copied()
+        {
+            self.make(session, request().agent, ContainerState::Created, true);
+        }
+    }
+
+    /// It is answered, and a container that it brought is removed.
+    pub(super) fn end_straggler(&mut self) {
+        if let Some(session) = self.stragglers.pop() {
+            self.container.take_if(|container| container.straggler && container.labels.session == session);
+            self.tell(Event::StragglerEnded);
+        }
+    }
+
+    pub(super) fn container_dies(&mut self) {
+        if let Some(container) = self.container.as_mut().filter(|c| c.state == ContainerState::Running) {
+            container.state = ended();
+        }
+    }
+
+    pub(super) fn container_vanishes(&mut self) {
+        // One that is being launched would only make the launch fail, which it does without this, too.
+        let launching = self.launching.as_ref().is_some_and(|launching| !launching.restart);
+        self.container.take_if(|_| !launching);
+    }
+
+    pub(super) fn stir(&mut self) {
+        let known = self.lifecycle.sandbox().and_then(|sandbox| sandbox.container.clone());
+        let held = self.container.as_ref().map(|container| container.id.clone());
+        if let Some(container) = known.or(held) {
+            self.tell(Event::Stirred { container });
+        }
+    }
+
+    pub(super) fn list(&mut self, up_to_date: bool) {
+        let alive = self.container.as_ref().filter(|container| container.state == ContainerState::Running);
+        let seen = alive.filter(|_| up_to_date).map(|container| container.id.clone());
+        self.tell(Event::Seen(seen));
+    }
+}

@@ -1,0 +1,58 @@
+//! The journal: what gets to the disk, and what the next actor reads.
+
+use super::*;
+use crate::reconciler::plan::{Action, Situation, plan};
+
+impl World {
+    pub(super) fn write(&mut self, writes: usize) {
+        for _ in 0..writes {
+            if self.disk.is_empty() {
+                return;
+            }
+            if let Some(ticket) = self.disk.take() {
+                self.tell(Event::Saved { ticket, result: Ok(()) });
+            }
+        }
+    }
+
+    pub(super) fn refuse_writes(&mut self) {
+        for ticket in self.disk.refuse() {
+            self.tell(Event::Saved { ticket, result: Err(no_room()) });
+        }
+    }
+
+    pub(super) fn time_out_a_write(&mut self) {
+        if let Some(ticket) = self.disk.time_out() {
+            self.tell(Event::Saved { ticket, result: Err(NotSaved("no answer".into())) });
+        }
+    }
+
+    /// What engine and journal together tell of the chat. What is adopted is written down.
+    pub(super) fn look_up(&mut self) -> Option<Box<Sandbox>> {
+        self.write(usize::MAX);
+        let situation = Situation {
+            listed: self.found().map(|found| *found).into_iter().collect(),
+            unrecognised: Vec::new(),
+            records: self.disk.record.iter().cloned().collect(),
+            attended: Default::default(),
+            journal_is_new: self.journal_is_new,
+            now: self.now,
+            grace: TimeDelta::zero(),
+        };
+        self.journal_is_new = false;
+        let sandbox = match plan(&situation).pop()? {
+            Action::Attend { sandbox, .. } => sandbox,
+            other => panic!("{other:?} does not follow from {situation:?}"),
+        };
+        if situation.records.is_empty() && sandbox.status != Status::Deleting {
+            self.save_at_once((*sandbox).clone());
+        }
+        Some(sandbox)
+    }
+
+    /// A write of somebody else's that was waited for: what was handed over before it is on disk by then.
+    pub(super) fn save_at_once(&mut self, sandbox: Sandbox) {
+        self.write(usize::MAX);
+        self.disk.record = Some(sandbox);
+    }
+}

@@ -1,0 +1,153 @@
+//! What must be true, whatever happens.
+
+use super::*;
+
+impl World {
+    pub(in super::super) fn assert_everybody_is_answered(&self) {
+        assert!(self.waiting.is_empty(), "{:?} wait in {:?}", self.waiting, self.lifecycle);
+    }
+
+    pub(in super::super) fn assert_nothing_is_left(&self) {
+        assert!(self.container.is_none(), "{:?}", self.container);
+        assert!(self.lifecycle.is_idle(), "{:?}", self.lifecycle);
+        assert_eq!(self.status, None);
+        assert_eq!(self.disk.record, None);
+        assert_eq!(self.deadline, None);
+    }
+
+    /// Once everything has settled, engine, journal and lifecycle tell the same.
+    pub(in super::super) fn assert_everything_agrees(&self) {
+        let Some(record) = &self.disk.record else {
+            assert!(self.lifecycle.sandbox().is_none(), "{:?} is not on disk", self.lifecycle);
+            assert!(self.container.is_none(), "{:?} was never promised", self.container);
+            return;
+        };
+        let sandbox = self.lifecycle.sandbox().unwrap_or_else(|| panic!("{record:?} is on disk and nowhere else"));
+        assert_eq!((sandbox.session, sandbox.status), (record.session, record.status));
+        if let Some(container) = &self.container {
+            assert_eq!(container.labels.session, record.session);
+        }
+        if sandbox.status == Status::Running {
+            let container = self.container.as_ref().expect("what runs is there");
+            assert_eq!(container.state, ContainerState::Running);
+        }
+        assert_eq!(sandbox.expires_at, record.expires_at);
+        if sandbox.status != Status::Stopped {
+            assert_eq!(self.lifecycle.leases.durable().until(), record.held_until);
+        }
+        let unnoted = sandbox.last_activity_at - record.last_activity_at;
+        assert!((TimeDelta::zero()..TimeDelta::seconds(5)).contains(&unnoted), "{sandbox:?} was used after {record:?}");
+    }
+
+    /// Whether nobody has begun to remove the sandbox that somebody was told of.
+    pub(super) fn is_kept(&self, told: &Sandbox) -> bool {
+        let removed = matches!(self.lifecycle.phase(), Phase::Deleting(_));
+        !removed && self.lifecycle.sandbox().is_some_and(|sandbox| sandbox.session == told.session)
+    }
+
+    /// Acknowledged is present, with the same session and for at least as long.
+    pub(super) fn assert_still_there(&self, told: &Sandbox) {
+        let sandbox = self.lifecycle.sandbox().unwrap_or_else(|| panic!("{told:?} is lost"));
+        assert_eq!(sandbox.session, told.session);
+        assert!(matches!(sandbox.status, Status::Running | Status::Failed | Status::Stopped), "{sandbox:?}");
+        assert!(sandbox.expires_at >= told.expires_at, "{sandbox:?} ends before {told:?}");
+    }
+
+    pub(super) fn answered(&mut self, waiter: WaiterId, reply: &Reply) {
+        let asked = self.waiting.remove(&waiter).unwrap_or_else(|| panic!("{waiter:?} does not wait: {reply:?}"));
+        match (asked, reply) {
+            (Asked::Create { other_agent }, Reply::Create(Ok(created))) => self.handed_out(other_agent, created),
+            (Asked::Get, Reply::Get(Ok(Some(sandbox)))) if sandbox.status == Status::Running => self.told(sandbox),
+            (Asked::Renew(_) | Asked::Touch | Asked::Lease(_), Reply::Kept(Ok(sandbox))) => self.told(sandbox),
+            (Asked::Release(_), Reply::Kept(_)) => {}
+            (Asked::Create { .. }, Reply::Create(Err(_)))
+            | (Asked::Get, Reply::Get(_))
+            | (Asked::Delete, Reply::Delete(_))
+            | (Asked::Renew(_) | Asked::Touch | Asked::Lease(_), Reply::Kept(Err(_))) => {}
+            _ => panic!("{reply:?} answers {asked:?}"),
+        }
+    }
+
+    /// Nobody is told of a running sandbox, or of a deadline, that is not on disk.
+    fn told(&mut self, sandbox: &Sandbox) {
+        assert_eq!(sandbox.status, Status::Running);
+        let record = self.disk.record.as_ref().expect("what is told is on disk");
+        assert_eq!(record.session, sandbox.session);
+        assert!(record.expires_at >= sandbox.expires_at, "{record:?} ends before {sandbox:?}");
+        self.told = Some(sandbox.clone());
+    }
+
+    fn handed_out(&mut self, other_agent: bool, Created { sandbox, outcome, .. }: &Created) {
+        assert_eq!(sandbox.agent == request().agent, !other_agent, "a sandbox of another agent was handed out");
+        self.told(sandbox);
+        if *outcome == Outcome::Reused {
+            // It may have died since it was last seen, and a delete may follow at once.
+            assert!(matches!(self.lifecycle.phase(), Phase::Running(_) | Phase::Deleting(_)));
+        } else {
+            let Phase::Running(running) = self.lifecycle.phase() else { panic!("{:?}", self.lifecycle) };
+            assert_eq!(running.sandbox.session, sandbox.session);
+            // It may have died while it was being saved.
+            if let Some(container) = &self.container {
+                assert_eq!(sandbox.container.as_ref(), Some(&container.id));
+                assert_eq!(sandbox.session, container.labels.session);
+            }
+        }
+    }
+
+    pub(super) fn published(&mut self, transition: &Transition) {
+        use Status::*;
+        assert_eq!(transition.from, self.status, "{transition:?} does not follow");
+        let step = (transition.from, transition.to);
+        let drawn = matches!(
+            step,
+            (None, Some(_))
+                | (Some(Creating), Some(Running | Deleting | Failed) | None)
+                | (Some(Running), Some(Failed | Stopped | Deleting))
+                | (Some(Failed), Some(Creating | Stopped | Deleting))
+                | (Some(Stopped), Some(Deleting))
+                | (Some(Deleting), None)
+        );
+        assert!(drawn, "{step:?} is not in the diagram");
+        self.status = transition.to;
+    }
+
+    pub(super) fn check_the_state(&self) {
+        let phase = self.lifecycle.phase();
+        let status = match phase {
+            Phase::Unknown(_) | Phase::Absent => None,
+            Phase::Creating(_) => Some(Status::Creating),
+            Phase::Running(_) => Some(Status::Running),
+            Phase::Stopped(_) => Some(Status::Stopped),
+            Phase::Failed(_) => Some(Status::Failed),
+            Phase::Deleting(_) => Some(Status::Deleting),
+        };
+        assert_eq!(status, self.status, "what is and what was published differ");
+        self.check_the_deadline();
+        if self.lifecycle.is_settled() {
+            let open = self.launching.is_some() || self.tearing_down.is_some() || self.looking;
+            assert!(!open && self.stragglers.is_empty() && self.waiting.is_empty(), "{:?}", self.lifecycle);
+        }
+        if self.lifecycle.is_idle() {
+            assert!(self.lifecycle.is_settled());
+            assert!(self.container.is_none(), "{:?} is forgotten", self.container);
+        }
+    }
+
+    /// A deadline is set whenever a sandbox runs, rests or has failed, and never later than its end; where there is
+    /// none, nothing is set.
+    fn check_the_deadline(&self) {
+        let end = match self.lifecycle.phase() {
+            // The end of the stop that is under way decides.
+            Phase::Running(running) if running.stopping.is_some_and(|stopping| stopping.is_under_way()) => return,
+            Phase::Running(running) if running.stopping.is_some() => Timestamp::MAX_UTC,
+            Phase::Running(running) => running.sandbox.end().0,
+            Phase::Failed(failed) => failed.sandbox.end().0,
+            Phase::Stopped(_) => Timestamp::MAX_UTC,
+            Phase::Unknown(_) | Phase::Absent | Phase::Creating(_) | Phase::Deleting(_) => {
+                return assert_eq!(self.deadline, None, "a deadline without a sandbox: {:?}", self.lifecycle);
+            }
+        };
+        let deadline = self.deadline.unwrap_or_else(|| panic!("no deadline in {:?}", self.lifecycle));
+        assert!(deadline <= end, "the deadline {deadline} is after {end}: {:?}", self.lifecycle);
+    }
+}

@@ -1,0 +1,456 @@
+//! Renewals, leases and use: what keeps a sandbox, when that is told, and what is written down of it.
+
+use chrono::TimeDelta;
+
+use super::*;
+
+const HOUR: Duration = Duration::from_secs(3600);
+const GRAIN: Duration = Duration::from_secs(5);
+
+fn at(seconds: u64) -> Timestamp {
+    noon() + Duration::from_secs(seconds)
+}
+
+fn lease(seconds: u64, durable: bool) -> Lease {
+    Lease { id: LeaseId::random(), duration: Duration::from_secs(seconds), durable }
+}
+
+/// With a sandbox that may be idle for so long.
+fn idle_after(seconds: u64) -> Stage {
+    let mut stage = Stage::absent();
+    stage.create_with(CreateRequest { idle_timeout: Some(Duration::from_secs(seconds)), ..request() });
+    stage.launch_succeeds();
+    stage
+}
+
+fn not_saved() -> SandboxError {
+    SandboxError::NotSaved { chat: request().chat, error: no_room() }
+}
+
+#[test]
+fn a_renewal_counts_from_now_and_is_on_disk_when_it_is_told() {
+    let mut stage = Stage::running();
+    stage.wait(Duration::from_secs(100));
+    stage.disk_is(DiskIs::Stuck);
+    let renew = stage.renew(HOUR);
+    assert!(stage.is_waiting(renew));
+    assert!(!stage.lifecycle.is_settled());
+    stage.disk_is(DiskIs::Fine);
+    let sandbox = stage.kept(renew);
+    assert_eq!((sandbox.expires_at, sandbox.last_activity_at), (stage.now + HOUR, stage.now));
+    assert_eq!(stage.on_disk(), Some(&sandbox));
+    assert_eq!(stage.deadline, Some(stage.now + HOUR));
+    stage.assert_nothing_is_open();
+}
+
+#[test]
+fn nobody_is_told_of_a_change_before_it_is_on_disk() {
+    let mut stage = Stage::running();
+    let before = stage.seen().unwrap();
+    stage.disk_is(DiskIs::Stuck);
+    let renew = stage.renew(HOUR);
+    stage.lease(lease(1000, true));
+    let of_connection = stage.lease(lease(500, false));
+    let told = Sandbox { held_until: Some(at(500)), ..before };
+    assert_eq!(stage.kept(of_connection), told);
+    let (touch, create) = (stage.touch(), stage.create());
+    assert_eq!(stage.kept(touch), told);
+    assert_eq!(stage.created(create).sandbox, told);
+    assert_eq!(stage.seen(), Some(told.clone()));
+
+    let Phase::Running(running) = stage.lifecycle.phase() else { panic!() };
+    let first = running.unsaved[0].ticket;
+    stage.tell(Event::Saved { ticket: first, result: Ok(()) });
+    assert_eq!(stage.kept(renew), Sandbox { expires_at: noon() + HOUR, ..told }, "the lease is still on its way");
+}
+
+#[test]
+fn a_renewal_never_brings_the_end_closer() {
+    let mut stage = Stage::running();
+    let before = stage.seen().unwrap().expires_at;
+    let renew = stage.renew(Duration::from_secs(1));
+    assert_eq!(stage.kept(renew).expires_at, before);
+}
+
+#[test]
+fn a_renewal_that_cannot_be_saved_is_undone() {
+    let mut stage = Stage::running();
+    let before = stage.seen().unwrap().expires_at;
+    stage.disk_is(DiskIs::Full);
+    let renew = stage.renew(HOUR);
+    assert_eq!(stage.kept_answer(renew), Err(not_saved()));
+    assert_eq!((stage.seen().unwrap().expires_at, stage.deadline), (before, Some(before)));
+    assert!(stage.lifecycle.is_settled());
+}
+
+#[test]
+fn a_renewal_that_came_first_wins_over_the_deadline() {
+    for disk in [DiskIs::Fine, DiskIs::Stuck] {
+        let mut stage = Stage::running();
+        stage.wait(request().ttl());
+        stage.disk_is(disk);
+        stage.renew(HOUR);
+        stage.due();
+        assert_eq!(stage.seen().unwrap().status, Status::Running);
+        assert_eq!(stage.deadline, Some(stage.now + HOUR));
+    }
+}
+
+#[test]
+fn a_deadline_that_came_first_wins_over_the_renewal() {
+    let mut stage = Stage::running();
+    stage.wait_until_due();
+    let renew = stage.renew(HOUR);
+    let refused = SandboxError::NotRunning { chat: request().chat, status: Status::Deleting };
+    assert_eq!(stage.kept_answer(renew), Err(refused));
+}
+
+#[test]
+fn a_renewal_past_the_deadline_that_cannot_be_saved_leaves_the_sandbox_at_its_end() {
+    let mut stage = Stage::running();
+    stage.wait(request().ttl());
+    stage.disk_is(DiskIs::Stuck);
+    stage.renew(HOUR);
+    stage.disk_is(DiskIs::Full);
+    assert_eq!(stage.deadline, Some(noon() + request().ttl()));
+    stage.due();
+    assert_eq!(stage.seen().unwrap().reason, Reason::Expired);
+}
+
+#[test]
+fn a_renewal_that_cannot_be_saved_takes_those_that_were_built_on_it_along() {
+    let mut stage = Stage::running();
+    let before = stage.seen().unwrap().expires_at;
+    stage.disk_is(DiskIs::Stuck);
+    let renewals = [stage.renew(HOUR), stage.renew(2 * HOUR), stage.renew(3 * HOUR)];
+    stage.write_times_out();
+    for renewal in renewals {
+        assert!(matches!(stage.kept_answer(renewal), Err(SandboxError::NotSaved { .. })));
+    }
+    assert_eq!(stage.seen().unwrap().expires_at, before);
+    stage.disk_is(DiskIs::Fine);
+    assert_eq!(stage.on_disk().unwrap().expires_at, before, "though each of them got to the disk after all");
+    stage.assert_nothing_is_open();
+}
+
+#[test]
+fn a_renewal_on_disk_carries_those_before_it() {
+    let mut stage = Stage::running();
+    let renew = |stage: &mut Stage, ttl| {
+        let waiter = stage.renew(ttl);
+        let Phase::Running(running) = stage.lifecycle.phase() else { panic!() };
+        (waiter, running.unsaved.last().unwrap().ticket)
+    };
+    stage.disk_is(DiskIs::Stuck);
+    let ((first, failed), (second, saved)) = (renew(&mut stage, HOUR), renew(&mut stage, 2 * HOUR));
+    stage.tell(Event::Saved { ticket: saved, result: Ok(()) });
+    stage.tell(Event::Saved { ticket: failed, result: Err(no_room()) });
+    assert_eq!([first, second].map(|waiter| stage.kept(waiter).expires_at), [noon() + 2 * HOUR; 2]);
+    assert_eq!(stage.seen().unwrap().expires_at, noon() + 2 * HOUR, "nothing is undone that was told");
+}
+
+#[test]
+fn whoever_waits_for_a_change_when_the_sandbox_ends_is_answered() {
+    for (end, status) in [("delete", Status::Deleting), ("death", Status::Failed), ("expiry", Status::Deleting)] {
+        let mut stage = Stage::running();
+        stage.disk_is(DiskIs::Stuck);
+        let renew = stage.renew(HOUR);
+        match end {
+            "delete" => _ = stage.delete(),
+            "death" => stage.dies(),
+            _ => {
+                stage.wait(2 * HOUR);
+                stage.due();
+            }
+        }
+        assert_eq!(stage.kept_answer(renew), Err(SandboxError::NotRunning { chat: request().chat, status }));
+        stage.disk_is(DiskIs::Fine);
+        assert_eq!(stage.on_disk().unwrap().status, status);
+    }
+}
+
+#[test]
+fn nothing_is_kept_where_nothing_runs() {
+    let chat = request().chat;
+    let not_running = |status| SandboxError::NotRunning { chat, status };
+    let creating = {
+        let mut stage = Stage::absent();
+        stage.create();
+        stage
+    };
+    for (mut stage, error) in [
+        (Stage::absent(), SandboxError::NotFound { chat }),
+        (creating, not_running(Status::Creating)),
+        (Stage::adopting(&found(ended())), not_running(Status::Failed)),
+        (Stage::deleting(), not_running(Status::Deleting)),
+    ] {
+        let asked = [stage.renew(HOUR), stage.touch(), stage.lease(lease(10, true)), stage.release(LeaseId::random())];
+        for waiter in asked {
+            assert_eq!(stage.kept_answer(waiter), Err(error.clone()));
+        }
+    }
+}
+
+#[test]
+fn what_is_not_known_is_looked_for_before_it_is_kept() {
+    let mut stage = Stage::unknown();
+    let (renew, touch) = (stage.renew(HOUR), stage.touch());
+    assert!(stage.is_waiting(renew) && stage.is_waiting(touch));
+    stage.looked(Ok(Some(found(ContainerState::Running))));
+    assert_eq!(stage.kept(renew).expires_at, noon() + HOUR);
+    stage.kept(touch);
+
+    let mut silent = Stage::unknown();
+    let renew = silent.renew(HOUR);
+    silent.looked(Err(unreachable()));
+    let unknown = SandboxError::Unknown { chat: request().chat, error: unreachable() };
+    assert_eq!(silent.kept_answer(renew), Err(unknown), "which is not the same as having none");
+}
+
+#[test]
+fn a_touch_is_use_and_nothing_else() {
+    let mut stage = idle_after(10);
+    let before = stage.seen().unwrap();
+    stage.wait(Duration::from_secs(9));
+    let touch = stage.touch();
+    let sandbox = stage.kept(touch);
+    assert_eq!(sandbox, Sandbox { last_activity_at: stage.now, ..before });
+    assert_eq!(sandbox.end(), (at(19), Reason::Idle));
+}
+
+#[test]
+fn activity_is_noted_no_more_often_than_every_few_seconds() {
+    let mut stage = Stage::running();
+    for _ in 0..12 {
+        stage.wait(Duration::from_secs(1));
+        stage.touch();
+    }
+    assert_eq!(stage.noted, [at(5), at(10)]);
+    assert_eq!(stage.on_disk().unwrap().last_activity_at, at(10));
+    assert_eq!(stage.seen().unwrap().last_activity_at, at(12));
+}
+
+#[test]
+fn reuse_is_noted_like_any_use() {
+    let mut stage = Stage::running();
+    stage.wait(GRAIN);
+    let create = stage.create();
+    stage.checked(Liveness::Alive);
+    stage.created(create);
+    assert_eq!(stage.noted, [stage.now]);
+}
+
+#[test]
+fn activity_that_is_not_noted_yet_is_flushed_once() {
+    let mut stage = Stage::running();
+    assert!(stage.lifecycle.flush().is_none(), "a new sandbox is on disk as it is");
+    stage.wait(Duration::from_secs(1));
+    stage.touch();
+    let flushed = stage.lifecycle.flush();
+    assert!(matches!(flushed, Some(Effect::NoteActivity { at, .. }) if at == stage.now), "{flushed:?}");
+    assert!(stage.lifecycle.flush().is_none());
+}
+
+#[test]
+fn what_is_saved_says_when_it_was_used() {
+    let mut stage = Stage::running();
+    stage.wait(HOUR);
+    stage.renew(HOUR);
+    assert_eq!(stage.on_disk().unwrap().last_activity_at, stage.now);
+    assert!(stage.noted.is_empty(), "a note of its own is not needed");
+    assert!(stage.lifecycle.flush().is_none());
+}
+
+#[test]
+fn a_lease_holds_off_both_deadlines_and_its_end_counts_as_use() {
+    let mut stage = idle_after(60);
+    let held = stage.lease(lease(1000, false));
+    assert_eq!(stage.kept(held).held_until, Some(at(1000)));
+    assert_eq!(stage.deadline, Some(at(1000)), "past its absolute deadline, it ends with the lease");
+    stage.wait_until_due();
+    assert_eq!(stage.seen().unwrap().reason, Reason::Expired);
+
+    let mut stage = idle_after(60);
+    stage.renew(HOUR);
+    stage.lease(lease(1000, false));
+    assert_eq!(stage.deadline, Some(at(1060)), "idle time counts from its end");
+    stage.wait_until_due();
+    assert_eq!(stage.seen().unwrap().reason, Reason::Idle);
+}
+
+#[test]
+fn releasing_a_lease_counts_as_use_and_leaves_the_others() {
+    let mut stage = idle_after(60);
+    let (long, short) = (lease(1000, false), lease(100, false));
+    stage.renew(HOUR);
+    stage.lease(long);
+    stage.lease(short);
+    stage.wait(Duration::from_secs(10));
+    let release = stage.release(long.id);
+    assert_eq!(stage.kept(release).held_until, Some(at(100)));
+    assert_eq!(stage.deadline, Some(at(160)));
+    let release = stage.release(short.id);
+    assert_eq!(stage.kept(release).held_until, None);
+    assert_eq!(stage.deadline, Some(at(70)));
+}
+
+#[test]
+fn a_lease_that_is_not_there_cannot_be_released() {
+    let mut stage = Stage::running();
+    let unheard_of = LeaseId::random();
+    let release = stage.release(unheard_of);
+    let error = SandboxError::NoSuchLease { chat: request().chat, lease: unheard_of };
+    assert_eq!(stage.kept_answer(release), Err(error));
+}
+
+#[test]
+fn a_durable_lease_is_on_disk_when_it_is_told_and_one_of_a_connection_never_is() {
+    let mut stage = Stage::running();
+    stage.disk_is(DiskIs::Stuck);
+    let of_connection = stage.lease(lease(2000, false));
+    assert_eq!(stage.kept(of_connection).held_until, Some(at(2000)));
+    let durable = stage.lease(lease(1000, true));
+    assert!(stage.is_waiting(durable));
+    stage.disk_is(DiskIs::Fine);
+    assert_eq!(stage.kept(durable).held_until, Some(at(2000)));
+    assert_eq!(stage.on_disk().unwrap().held_until, Some(at(1000)));
+    stage.renew(2 * HOUR);
+    assert_eq!(stage.on_disk().unwrap().held_until, Some(at(1000)), "whatever else is saved");
+}
+
+#[test]
+fn a_durable_lease_that_cannot_be_saved_or_given_back_is_as_it_was() {
+    let mut stage = Stage::running();
+    let (first, second) = (lease(1000, true), lease(2000, true));
+    stage.lease(first);
+    stage.disk_is(DiskIs::Full);
+    let taken = stage.lease(second);
+    assert_eq!(stage.kept_answer(taken), Err(not_saved()));
+    assert_eq!(stage.seen().unwrap().held_until, Some(at(1000)));
+    let longer = stage.lease(Lease { duration: HOUR, ..first });
+    assert_eq!(stage.kept_answer(longer), Err(not_saved()));
+    assert_eq!(stage.seen().unwrap().held_until, Some(at(1000)));
+    let given_back = stage.release(first.id);
+    assert_eq!(stage.kept_answer(given_back), Err(not_saved()));
+    assert_eq!((stage.seen().unwrap().held_until, stage.deadline), (Some(at(1000)), Some(at(1000))));
+    stage.disk_is(DiskIs::Fine);
+    let again = stage.release(first.id);
+    assert_eq!(stage.kept(again).held_until, None);
+}
+
+#[test]
+fn leases_outlast_a_crash_of_the_sandbox_but_only_durable_ones_are_written_down() {
+    let mut stage = Stage::running_under(rules_with(OnExpire::Delete, Restart::OnFailure));
+    let (durable, of_connection) = (lease(1000, true), lease(2000, false));
+    stage.lease(durable);
+    stage.lease(of_connection);
+    stage.dies();
+    assert_eq!(stage.seen().unwrap().held_until, Some(at(2000)));
+    assert_eq!(stage.on_disk().unwrap().held_until, Some(at(1000)));
+    stage.restart();
+    stage.relaunch_succeeds();
+    assert_eq!(stage.seen().unwrap().held_until, Some(at(2000)));
+    let release = stage.release(of_connection.id);
+    assert_eq!(stage.kept(release).held_until, Some(at(1000)));
+    let release = stage.release(durable.id);
+    assert_eq!(stage.kept(release).held_until, None);
+}
+
+#[test]
+fn a_lease_can_be_released_while_the_sandbox_is_down() {
+    let mut stage = Stage::running_under(rules_with(OnExpire::Delete, Restart::OnFailure));
+    let (durable, of_connection) = (lease(1000, true), lease(2000, false));
+    stage.lease(durable);
+    stage.lease(of_connection);
+    stage.dies();
+    let release = stage.release(of_connection.id);
+    assert_eq!(stage.kept(release).held_until, Some(at(1000)));
+    assert_eq!(stage.deadline, Some(at(1000)));
+    stage.restart();
+    let release = stage.release(durable.id);
+    assert_eq!(stage.kept(release).status, Status::Creating);
+    assert_eq!(stage.on_disk().unwrap().status, Status::Failed, "on disk it is what was acknowledged");
+    stage.relaunch_succeeds();
+    assert_eq!(stage.seen().unwrap().held_until, None);
+    assert_eq!(stage.on_disk().unwrap().held_until, None);
+}
+
+#[test]
+fn a_new_sandbox_does_not_inherit_the_leases_of_the_one_before() {
+    let mut stage = Stage::running();
+    let held = lease(1000, true);
+    stage.lease(held);
+    stage.delete();
+    let create = stage.create();
+    stage.tear_down_succeeds();
+    stage.launch_succeeds();
+    assert_eq!(stage.created(create).sandbox.held_until, None);
+    let release = stage.release(held.id);
+    assert!(matches!(stage.kept_answer(release), Err(SandboxError::NoSuchLease { .. })));
+}
+
+#[test]
+fn a_hold_from_an_earlier_run_stands_whatever_else_is_taken_and_released() {
+    let held = Sandbox { held_until: Some(at(1000)), ..found(ContainerState::Running).sandbox(noon()) };
+    let mut stage = Stage::resuming(held);
+    assert_eq!(stage.deadline, Some(at(1000)));
+    let of_connection = lease(10, false);
+    stage.lease(of_connection);
+    let release = stage.release(of_connection.id);
+    assert_eq!(stage.kept(release).held_until, Some(at(1000)));
+    stage.renew(HOUR);
+    assert_eq!(stage.on_disk().unwrap().held_until, Some(at(1000)));
+}
+
+#[test]
+fn a_clock_that_jumps_takes_idle_time_and_leases_along_but_no_absolute_deadline() {
+    let mut stage = idle_after(60);
+    stage.renew(HOUR);
+    let expires_at = stage.seen().unwrap().expires_at;
+    stage.now += HOUR / 2;
+    stage.tell(Event::ClockStepped { by: TimeDelta::from_std(HOUR / 2).unwrap() });
+    let sandbox = stage.seen().unwrap();
+    assert_eq!((sandbox.last_activity_at, sandbox.expires_at), (stage.now, expires_at));
+    assert_eq!(stage.deadline, Some(stage.now + Duration::from_secs(60)));
+    assert_eq!(stage.on_disk().unwrap().last_activity_at, stage.now);
+
+    stage.lease(lease(100, false));
+    stage.now -= HOUR / 4;
+    stage.tell(Event::ClockStepped { by: -TimeDelta::from_std(HOUR / 4).unwrap() });
+    let sandbox = stage.seen().unwrap();
+    assert_eq!(sandbox.held_until, Some(stage.now + Duration::from_secs(100)));
+    assert_eq!((sandbox.last_activity_at, sandbox.expires_at), (stage.now, expires_at));
+}
+
+#[test]
+fn a_clock_that_jumps_past_the_absolute_deadline_ends_the_sandbox() {
+    let mut stage = Stage::running();
+    stage.now += HOUR;
+    stage.tell(Event::ClockStepped { by: TimeDelta::from_std(HOUR).unwrap() });
+    stage.due();
+    assert_eq!(stage.seen().unwrap().reason, Reason::Expired);
+}
+
+#[test]
+fn a_clock_that_jumps_means_nothing_where_there_is_nothing() {
+    for mut stage in [Stage::absent(), Stage::unknown(), Stage::deleting()] {
+        let open = stage.open.len();
+        stage.tell(Event::ClockStepped { by: TimeDelta::hours(1) });
+        assert_eq!((stage.open.len(), stage.deadline), (open, None));
+    }
+}
+
+#[test]
+fn a_lease_that_comes_back_because_it_could_not_be_released_has_followed_the_clock() {
+    let mut stage = Stage::running();
+    let held = lease(1000, true);
+    stage.lease(held);
+    stage.disk_is(DiskIs::Stuck);
+    stage.release(held.id);
+    stage.now += HOUR;
+    stage.tell(Event::ClockStepped { by: TimeDelta::hours(1) });
+    stage.disk_is(DiskIs::Full);
+    assert_eq!(stage.seen().unwrap().held_until, Some(at(3600 + 1000)));
+    stage.disk_is(DiskIs::Fine);
+    assert_eq!(stage.on_disk().unwrap().held_until, Some(at(3600 + 1000)));
+}

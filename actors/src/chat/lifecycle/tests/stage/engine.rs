@@ -1,0 +1,104 @@
+//! What is asked of the engine, and what it answers.
+
+use super::*;
+
+impl Stage {
+    /// Takes the oldest open effect of a kind.
+    pub(in super::super) fn take<T>(&mut self, kind: &str, pick: impl Fn(&Effect) -> Option<T>) -> T {
+        let found = self.open.iter().enumerate().find_map(|(at, effect)| Some((at, pick(effect)?)));
+        let (at, picked) = found.unwrap_or_else(|| panic!("no {kind} is open, but {:?}", self.open));
+        self.open.remove(at);
+        picked
+    }
+
+    pub(in super::super) fn launch(&mut self) -> (Generation, SessionId) {
+        self.take("launch", |effect| match effect {
+            Effect::Launch { generation, session, .. } => Some((*generation, *session)),
+            _ => None,
+        })
+    }
+
+    pub(in super::super) fn launch_succeeds(&mut self) -> ContainerId {
+        let (generation, _) = self.launch();
+        let started = self.started();
+        let Ok(Launched::Started { container, .. }) = &started else { unreachable!() };
+        let container = container.clone();
+        self.tell(Event::Launched { generation, result: started });
+        container
+    }
+
+    pub(in super::super) fn started(&mut self) -> Result<Launched, LaunchFailure> {
+        self.containers += 1;
+        let container = ContainerId::new(format!("container-{}", self.containers));
+        Ok(Launched::Started { container, endpoint: None, started_at: self.now })
+    }
+
+    pub(in super::super) fn launch_fails(&mut self, remains: Remains) {
+        let (generation, _) = self.launch();
+        let failure = LaunchFailure { failure: StartFailure::NoAddress, remains };
+        self.tell(Event::Launched { generation, result: Err(failure) });
+    }
+
+    pub(in super::super) fn launch_finds(&mut self, found: Found) {
+        let (generation, _) = self.launch();
+        self.tell(Event::Launched { generation, result: Ok(Launched::Found(Box::new(found))) });
+    }
+
+    pub(in super::super) fn cancel(&mut self) -> Generation {
+        self.take("cancellation", |effect| match effect {
+            Effect::CancelLaunch { generation } => Some(*generation),
+            _ => None,
+        })
+    }
+
+    /// What is to be torn down, and whether gracefully.
+    pub(in super::super) fn tear_down(&mut self) -> (Generation, Option<ContainerId>, bool) {
+        self.take("tear-down", |effect| match effect {
+            Effect::TearDown { generation, container, graceful } => Some((*generation, container.clone(), *graceful)),
+            _ => None,
+        })
+    }
+
+    pub(in super::super) fn tear_down_succeeds(&mut self) -> Option<ContainerId> {
+        let (generation, container, _) = self.tear_down();
+        self.tell(Event::TornDown { generation, result: Ok(()) });
+        container
+    }
+
+    pub(in super::super) fn tear_down_fails(&mut self) {
+        let (generation, ..) = self.tear_down();
+        self.tell(Event::TornDown { generation, result: Err(unreachable()) });
+    }
+
+    /// Lets the oldest timer ring; answers what it was set to.
+    pub(in super::super) fn retry(&mut self) -> Duration {
+        let (generation, attempt, delay) = self.take("timer", |effect| match effect {
+            Effect::RetryAfter { generation, attempt, delay } => Some((*generation, *attempt, *delay)),
+            _ => None,
+        });
+        self.tell(Event::RetryDue { generation, attempt });
+        delay
+    }
+
+    pub(in super::super) fn looked(&mut self, result: Result<Option<Found>, EngineError>) {
+        let now = self.now;
+        self.looked_up(result.map(|found| found.map(|found| found.sandbox(now))));
+    }
+
+    /// As engine and journal together tell it; it is written down by then.
+    pub(in super::super) fn looked_up(&mut self, result: Result<Option<Sandbox>, EngineError>) {
+        self.take("look", |effect| matches!(effect, Effect::Look).then_some(()));
+        if let Ok(Some(sandbox)) = &result {
+            self.disk.record = Some(sandbox.clone());
+        }
+        self.tell(Event::Looked(result.map(|sandbox| sandbox.map(Box::new))));
+    }
+
+    pub(in super::super) fn checked(&mut self, liveness: Liveness) {
+        let generation = self.take("check", |effect| match effect {
+            Effect::Check { generation, .. } => Some(*generation),
+            _ => None,
+        });
+        self.tell(Event::Checked { generation, liveness });
+    }
+}

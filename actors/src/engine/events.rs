@@ -1,0 +1,53 @@
+//! What an engine tells by itself. It is a reason to look, never a fact: what became of a container is for a look at it
+//! to say.
+
+use futures_util::stream::BoxStream;
+
+use super::EngineError;
+use crate::ids::{ChatId, ContainerId};
+
+/// Ends after its first error.
+pub type EngineEvents = BoxStream<'static, Result<EngineEvent, EngineError>>;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EngineEvent {
+    pub container: ContainerId,
+    /// As the container's label has it.
+    pub chat: ChatId,
+    pub what: Happening,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Happening {
+    Started,
+    Died,
+    /// One of its processes was killed for it; not necessarily the first.
+    OutOfMemory,
+    Stopped,
+    Paused,
+    Resumed,
+    /// Its health check fails.
+    Unhealthy,
+    Destroyed,
+}
+
+impl Happening {
+    /// Whether the sandbox may have become unusable by it.
+    pub fn may_be_an_end(self) -> bool {
+        !matches!(self, Happening::Started | Happening::Resumed)
+    }
+
+    /// For a metric's label.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Happening::Started => "started",
+            Happening::Died => "died",
+            Happening::OutOfMemory => "out_of_memory",
+            Happening::Stopped => "stopped",
+            Happening::Paused => "paused",
+            Happening::Resumed => "resumed",
+            Happening::Unhealthy => "unhealthy",
+            Happening::Destroyed => "destroyed",
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! Keeps the deadlines of all chats and tells a chat when its own has come. It never touches a container: the chat
+//! decides with what it knows by then, so a renewal that reached the chat's mailbox first has won.
+
+pub mod clock_steps;
+pub mod deadlines;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ractor::{Actor, ActorProcessingErr, ActorRef, RpcReplyPort};
+
+use crate::clock::{Clock, Timestamp};
+use crate::ids::ChatId;
+use crate::root;
+use clock_steps::ClockSteps;
+use deadlines::Deadlines;
+
+/// Told to at most so many chats per tick, so that a thousand deadlines at once do not stall anybody; the rest follow
+/// with the next ticks.
+const MOST_PER_TICK: usize = 1000;
+
+#[derive(Debug)]
+pub enum Message {
+    /// The chat's next deadline, in place of the one it had.
+    Arm {
+        chat: ChatId,
+        at: Timestamp,
+    },
+    Disarm {
+        chat: ChatId,
+    },
+    Tick,
+    /// Answered in turn, as a sign of progress.
+    Ping(RpcReplyPort<()>),
+}
+
+#[derive(Debug)]
+pub struct Reaper;
+
+pub struct Arguments {
+    pub root: ActorRef<root::Message>,
+    pub clock: Arc<dyn Clock>,
+    pub tick: Duration,
+}
+
+pub struct State {
+    root: ActorRef<root::Message>,
+    clock: Arc<dyn Clock>,
+    tick: Duration,
+    deadlines: Deadlines,
+    steps: ClockSteps,
+}
+
+impl std::fmt::Debug for Arguments {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Arguments").field("tick", &self.tick).finish_non_exhaustive()
+    }
+}
+
+impl std::fmt::Debug for State {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("State").field("deadlines", &self.deadlines.len()).finish_non_exhaustive()
+    }
+}
+
+impl Actor for Reaper {
+    type Msg = Message;
+    type State = State;
+    type Arguments = Arguments;
+
+    async fn pre_start(&self, myself: ActorRef<Message>, arguments: Arguments) -> Result<State, ActorProcessingErr> {
+        let Arguments { root, clock, tick } = arguments;
+        myself.send_after(tick, || Message::Tick);
+        Ok(State { root, clock, tick, deadlines: Deadlines::default(), steps: ClockSteps::default() })
+    }
+
+    async fn handle(
+        &self,
+        myself: ActorRef<Message>,
+        message: Message,
+        state: &mut State,
+    ) -> Result<(), ActorProcessingErr> {
+        match message {
+            Message::Arm { chat, at } => state.deadlines.arm(chat, at),
+            Message::Disarm { chat } => state.deadlines.disarm(chat),
+            Message::Ping(pong) => drop(pong.send(())),
+            Message::Tick => {
+                state.pass();
+                // Armed after the pass: ticks never queue up behind a slow one.
+                myself.send_after(state.tick, || Message::Tick);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl State {
+    fn pass(&mut self) {
+        let started = Instant::now();
+        let now = self.clock.now();
+        if let Some(by) = self.steps.observe(now, started) {
+            tracing::warn!(seconds = by.num_seconds(), "the wall clock jumped");
+            let _ = self.root.cast(root::Message::ClockStepped { by });
+        }
+        for _ in 0..MOST_PER_TICK {
+            let Some(chat) = self.deadlines.pop_due(now) else { break };
+            let _ = self.root.cast(root::Message::Due { chat });
+        }
+        metrics::gauge!("sandboxd_deadlines").set(self.deadlines.len() as f64);
+        metrics::histogram!("sandboxd_reaper_pass_duration_seconds").record(started.elapsed().as_secs_f64());
+    }
+}

@@ -1,0 +1,315 @@
+//! Brings together what the engine holds, what was promised, and what is being looked after: before serving, from time
+//! to time, after a gap in what the engine tells, and when asked. A pass cannot fail: what went wrong is its outcome.
+//! While the engine does not answer, nothing is done.
+
+pub mod plan;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use chrono::TimeDelta;
+use ractor::{Actor, ActorProcessingErr, ActorRef, RpcReplyPort};
+
+use crate::chat::World;
+use crate::chat::discovery::{Condition, Found, discover};
+use crate::clock::Timestamp;
+use crate::engine::EngineError;
+use crate::ids::ChatId;
+use crate::journal::{Contents, Draft, JournalError};
+use crate::root;
+use crate::sandbox::{Sandbox, Status};
+use crate::sandboxes::ask;
+use plan::{Action, Situation, plan};
+
+/// A container without a record that is younger than this may still be on its way to being acknowledged, by a task that
+/// outlived its actor.
+const CREATION_GRACE: TimeDelta = TimeDelta::minutes(2);
+
+/// So that many records do not hold up the journal's other writers.
+const RECORDS_PER_WRITE: usize = 512;
+
+/// What may become of a chat of which nothing is known, as engine and journal together tell it.
+pub async fn look(world: &World, chat: ChatId) -> Result<Option<Box<Sandbox>>, EngineError> {
+    // What an actor that failed has handed over counts, so it is waited for.
+    world.journal.flush().await.map_err(unread)?;
+    let record = world.journal.sandbox(chat).await.map_err(unread)?;
+    let found = discover(&world.engine, &world.instance, chat).await?.and_then(Result::ok);
+    let situation = Situation {
+        listed: found.into_iter().collect(),
+        unrecognised: Vec::new(),
+        records: record.into_iter().collect(),
+        attended: BTreeSet::new(),
+        // This chat had an actor a moment ago, or has none since the service started: nothing of it is on its way.
+        journal_is_new: world.journal.is_fresh(),
+        now: world.clock.now(),
+        grace: TimeDelta::zero(),
+    };
+    let planned = plan(&situation).into_iter().find_map(|action| match action {
+        Action::Attend { sandbox, .. } => Some(sandbox),
+        Action::Tell { .. } | Action::Leave { .. } => None,
+    });
+    let adopted = planned.as_ref().filter(|sandbox| situation.records.is_empty() && sandbox.status != Status::Deleting);
+    if let Some(sandbox) = adopted {
+        // What was found is promised like what is made: on disk before anybody is told.
+        world.journal.write(vec![Draft::Save(sandbox.clone())]).await.map_err(unread)?;
+    }
+    Ok(planned)
+}
+
+/// The journal is as much a part of what is known as the engine: without it, nothing is decided.
+fn unread(error: JournalError) -> EngineError {
+    EngineError::Interrupted { message: error.to_string() }
+}
+
+fn gone() -> EngineError {
+    EngineError::Interrupted { message: "the service is ending".to_owned() }
+}
+
+#[derive(Debug)]
+pub enum Message {
+    /// Passes now. Whoever waits is told what was done, or what would be.
+    Pass {
+        because: Trigger,
+        dry_run: bool,
+        report: Option<RpcReplyPort<Result<Report, EngineError>>>,
+    },
+    Tick,
+}
+
+/// Why a pass is made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Trigger {
+    Start,
+    Interval,
+    /// Events of the engine may have been missed.
+    Gap,
+    Request,
+}
+
+impl Trigger {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Trigger::Start => "start",
+            Trigger::Interval => "interval",
+            Trigger::Gap => "gap",
+            Trigger::Request => "request",
+        }
+    }
+}
+
+/// What a pass has done, or would do.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Report {
+    pub dry_run: bool,
+    pub containers: usize,
+    /// Without those that only confirm what is known.
+    pub actions: Vec<Action>,
+}
+
+#[derive(Debug)]
+pub struct Reconciler;
+
+#[derive(Debug)]
+pub struct Arguments {
+    pub world: Arc<World>,
+    pub root: ActorRef<root::Message>,
+    pub interval: Duration,
+    /// What the journal held when the service started, if no pass has succeeded since.
+    pub unattended: Option<Arc<Contents>>,
+}
+
+#[derive(Debug)]
+pub struct State {
+    world: Arc<World>,
+    root: ActorRef<root::Message>,
+    interval: Duration,
+    /// What the journal held when the service started, until a pass has given every chat in it an actor.
+    unattended: Option<Arc<Contents>>,
+    started_at: Timestamp,
+}
+
+impl Actor for Reconciler {
+    type Msg = Message;
+    type State = State;
+    type Arguments = Arguments;
+
+    async fn pre_start(&self, myself: ActorRef<Message>, arguments: Arguments) -> Result<State, ActorProcessingErr> {
+        let Arguments { world, root, interval, unattended } = arguments;
+        myself.send_after(interval, || Message::Tick);
+        if unattended.is_none() {
+            // What was asked of a predecessor that failed is lost.
+            myself.cast(Message::Pass { because: Trigger::Gap, dry_run: false, report: None })?;
+        }
+        let started_at = world.clock.now();
+        Ok(State { world, root, interval, unattended, started_at })
+    }
+
+    async fn handle(
+        &self,
+        myself: ActorRef<Message>,
+        message: Message,
+        state: &mut State,
+    ) -> Result<(), ActorProcessingErr> {
+        match message {
+            // The pass that the service starts with is still to come, and closes the gap.
+            Message::Pass { because: Trigger::Gap, report: None, .. } if state.unattended.is_some() => {}
+            Message::Pass { because, dry_run, report } => {
+                let outcome = state.pass(because, dry_run).await;
+                if let Some(report) = report {
+                    let _ = report.send(outcome);
+                }
+            }
+            Message::Tick => {
+                let _ = state.pass(Trigger::Interval, false).await;
+                // Armed after the pass: passes never queue up behind a slow one.
+                myself.send_after(state.interval, || Message::Tick);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl State {
+    async fn pass(&mut self, because: Trigger, dry_run: bool) -> Result<Report, EngineError> {
+        let started = Instant::now();
+        let outcome = self.try_pass(dry_run).await;
+        let result = if outcome.is_ok() { "ok" } else { "engine_unavailable" };
+        metrics::counter!("sandboxd_reconcile_passes_total", "trigger" => because.as_str(), "result" => result)
+            .increment(1);
+        metrics::histogram!("sandboxd_reconcile_duration_seconds").record(started.elapsed().as_secs_f64());
+        match &outcome {
+            Ok(report) => {
+                let (containers, actions) = (report.containers, report.actions.len());
+                tracing::info!(because = because.as_str(), dry_run, containers, actions, "reconciled");
+            }
+            Err(error) => tracing::warn!(because = because.as_str(), %error, "nothing was reconciled"),
+        }
+        outcome
+    }
+
+    async fn try_pass(&mut self, dry_run: bool) -> Result<Report, EngineError> {
+        // Whoever has an actor is asked for first: a chat that gets its container after the listing is not suspected.
+        let attended = ask(&self.root, |chats| root::Message::Attended { chats }).await;
+        let attended = attended.ok_or_else(gone)?;
+        let world = &self.world;
+        let listed = world.engine.list(&world.instance).await?;
+        let containers = listed.len();
+        let (mut ours, unrecognised) = Situation::recognise(&world.instance, listed);
+        self.complete(&mut ours, &attended).await;
+        let records = self.promised(&ours, &attended).await?;
+        let situation = Situation {
+            listed: ours,
+            unrecognised,
+            records,
+            attended,
+            journal_is_new: world.journal.is_fresh(),
+            now: world.clock.now(),
+            grace: if self.unattended.is_some() { TimeDelta::zero() } else { CREATION_GRACE },
+        };
+        let planned = plan(&situation);
+        let actions = planned.iter().filter(|action| !matches!(action, Action::Tell { .. })).cloned().collect();
+        if !dry_run {
+            self.carry_out(planned).await?;
+            self.conclude_rebuilding(&situation).await;
+        }
+        Ok(Report { dry_run, containers, actions })
+    }
+
+    /// A listing does not say how a container ended. If that cannot be learned, it has ended all the same.
+    async fn complete(&self, ours: &mut [Found], attended: &BTreeSet<ChatId>) {
+        for found in ours {
+            if found.condition() == Condition::Ended && !attended.contains(&found.labels.chat) {
+                let looked = discover(&self.world.engine, &self.world.instance, found.labels.chat).await;
+                if let Ok(Some(Ok(looked))) = looked {
+                    *found = looked;
+                }
+            }
+        }
+    }
+
+    /// What was promised to the chats without an actor. A chat may have been served, and its sandbox deleted, since the
+    /// service started, so what is not there any more is read again. A container is removed for want of a record only if
+    /// there is none at this moment.
+    async fn promised(&self, listed: &[Found], attended: &BTreeSet<ChatId>) -> Result<Vec<Sandbox>, EngineError> {
+        let journal = &self.world.journal;
+        let shown: BTreeSet<ChatId> = listed.iter().map(|found| found.labels.chat).collect();
+        let mut records = Vec::new();
+        let at_start = self.unattended.iter().flat_map(|contents| &contents.sandboxes);
+        for record in at_start.filter(|record| !attended.contains(&record.chat)) {
+            if shown.contains(&record.chat) {
+                records.push(record.clone());
+            } else {
+                records.extend(journal.sandbox(record.chat).await.map_err(unread)?);
+            }
+        }
+        if self.unattended.is_none() {
+            for chat in shown.difference(attended) {
+                records.extend(journal.sandbox(*chat).await.map_err(unread)?);
+            }
+        }
+        Ok(records)
+    }
+
+    async fn carry_out(&mut self, planned: Vec<Action>) -> Result<(), EngineError> {
+        let mut sandboxes = Vec::new();
+        for action in planned {
+            match action {
+                Action::Attend { sandbox, because } => {
+                    metrics::counter!("sandboxd_reconcile_actions_total", "because" => because.as_str()).increment(1);
+                    tracing::info!(
+                        chat.id = %sandbox.chat, session.id = %sandbox.session, status = sandbox.status.as_str(),
+                        because = because.as_str(), "attending to a sandbox"
+                    );
+                    sandboxes.push(sandbox);
+                }
+                Action::Tell { chat, seen } => {
+                    let _ = self.root.cast(root::Message::Seen { chat, container: seen });
+                }
+                Action::Leave { container, why } => {
+                    metrics::counter!("sandboxd_reconcile_actions_total", "because" => "left_alone").increment(1);
+                    tracing::warn!(container.id = %container, why, "left a container alone");
+                }
+            }
+        }
+        self.write_down(&sandboxes).await.map_err(unread)?;
+        ask(&self.root, |attended| root::Message::Attend { sandboxes, attended }).await.ok_or_else(gone)?;
+        self.unattended = None;
+        Ok(())
+    }
+
+    /// What labels alone tell of is written down before it has an actor, as with every promise. All else has its record,
+    /// and its actor keeps it: written from here, it could undo what a chat that is being served has written since.
+    async fn write_down(&self, sandboxes: &[Box<Sandbox>]) -> Result<(), JournalError> {
+        let journal = &self.world.journal;
+        if !journal.is_fresh() {
+            return Ok(());
+        }
+        let adopted: Vec<_> = sandboxes.iter().filter(|sandbox| sandbox.status != Status::Deleting).collect();
+        for part in adopted.chunks(RECORDS_PER_WRITE) {
+            journal.write(part.iter().map(|sandbox| Draft::Save((*sandbox).clone())).collect()).await?;
+        }
+        Ok(())
+    }
+
+    /// Labels are trusted until everything from before the service started has its record, also what belongs to chats
+    /// that had an actor by then and look for themselves.
+    async fn conclude_rebuilding(&self, situation: &Situation) {
+        if !self.world.journal.is_fresh() {
+            return;
+        }
+        let concluded = async {
+            let journal = &self.world.journal;
+            let earlier = situation.listed.iter().filter(|found| found.labels.created_at < self.started_at);
+            for found in earlier.filter(|found| situation.attended.contains(&found.labels.chat)) {
+                if journal.sandbox(found.labels.chat).await?.is_none() {
+                    return Ok(());
+                }
+            }
+            journal.write(vec![Draft::Rebuilt]).await
+        };
+        if let Err(error) = concluded.await {
+            tracing::warn!(%error, "labels stay trusted until the next pass");
+        }
+    }
+}

@@ -1,0 +1,328 @@
+//! The rules of reconciliation: each by itself, and all of them in any situation.
+
+mod any_situation;
+
+use std::path::Path;
+use std::time::Duration;
+
+use super::*;
+use crate::engine::{ContainerState, Exit, Health};
+use crate::host_path::HostPath;
+use crate::ids::{ContainerName, SessionId};
+use crate::labels::SessionLabels;
+use crate::outcome::Death;
+
+const GRACE: TimeDelta = TimeDelta::minutes(2);
+
+fn now() -> Timestamp {
+    "2026-01-01T12:00:00Z".parse().unwrap()
+}
+
+fn instance() -> InstanceName {
+    "default".parse().unwrap()
+}
+
+fn chat(n: u8) -> ChatId {
+    ChatId::new(uuid::Uuid::from_u128(n.into()))
+}
+
+fn session(n: u8) -> SessionId {
+    uuid::Uuid::from_u128(n.into()).to_string().parse().unwrap()
+}
+
+fn labels(of: ChatId, session: SessionId, created_at: Timestamp) -> SessionLabels {
+    SessionLabels {
+        instance: instance(),
+        chat: of,
+        session,
+        agent: "agent".parse().unwrap(),
+        volume: HostPath::from_canonical(Path::new("/data")).unwrap(),
+        port: 8080,
+        profile: "default".parse().unwrap(),
+        spec_hash: "0".into(),
+        created_at,
+        expires_at: created_at + Duration::from_secs(300),
+        idle_timeout: Duration::from_secs(60),
+    }
+}
+
+/// A container of ours, as old as can be.
+fn container(of: ChatId, session: SessionId, state: ContainerState) -> Observed {
+    let labels = labels(of, session, now() - GRACE);
+    Observed {
+        id: ContainerId::new(format!("{of}-{session}")),
+        name: ContainerName::of(&instance(), of).to_string(),
+        image: "image".into(),
+        labels: labels.encode(),
+        state,
+        started_at: Some(labels.created_at),
+        address: Some([172, 17, 0, 2].into()),
+        health: None,
+    }
+}
+
+/// What the journal holds of a sandbox, which was renewed and leased since it was made.
+fn record(of: ChatId, session: SessionId, status: Status) -> Sandbox {
+    let running = container(of, session, ContainerState::Running);
+    Sandbox {
+        status,
+        reason: Reason::Requested,
+        last_activity_at: now() - TimeDelta::seconds(7),
+        expires_at: now() + TimeDelta::hours(7),
+        held_until: Some(now() + TimeDelta::hours(1)),
+        ..found(running).sandbox(now())
+    }
+}
+
+fn found(container: Observed) -> Found {
+    Found::recognise(container, &instance()).unwrap()
+}
+
+/// A situation that a service of some age is in, with nothing but this.
+fn situation(containers: Vec<Observed>, records: Vec<Sandbox>) -> Situation {
+    let (listed, unrecognised) = Situation::recognise(&instance(), containers);
+    let attended = BTreeSet::new();
+    Situation { listed, unrecognised, records, attended, journal_is_new: false, now: now(), grace: GRACE }
+}
+
+/// The only thing to be done about a chat with this record and this container.
+fn attended(record: Option<Sandbox>, container: Option<Observed>) -> (Sandbox, Because) {
+    attending(&situation(container.into_iter().collect(), record.into_iter().collect()))
+}
+
+fn attending(situation: &Situation) -> (Sandbox, Because) {
+    match &plan(situation)[..] {
+        [Action::Attend { sandbox, because }] => ((**sandbox).clone(), *because),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn exited() -> ContainerState {
+    ContainerState::Exited(Some(Exit { code: 137, oom_killed: true }))
+}
+
+const ALIVE: [ContainerState; 3] = [ContainerState::Running, ContainerState::Paused, ContainerState::Restarting];
+const HALF_MADE: [ContainerState; 2] = [ContainerState::Created, ContainerState::Removing];
+
+fn every_state() -> Vec<ContainerState> {
+    [&ALIVE[..], &HALF_MADE[..], &[exited(), ContainerState::Dead]].concat()
+}
+
+#[test]
+fn a_live_sandbox_is_resumed_with_the_times_of_its_record() {
+    for state in ALIVE {
+        let record = record(chat(1), session(1), Status::Running);
+        let (sandbox, because) = attended(Some(record.clone()), Some(container(chat(1), session(1), state)));
+        assert_eq!(because, Because::Resumed);
+        assert_eq!(sandbox, record);
+    }
+}
+
+#[test]
+fn a_sandbox_that_got_another_address_is_resumed_with_it() {
+    let mut moved = container(chat(1), session(1), ContainerState::Running);
+    moved.address = Some([172, 17, 0, 9].into());
+    let (sandbox, _) = attended(Some(record(chat(1), session(1), Status::Running)), Some(moved));
+    assert_eq!(sandbox.endpoint.unwrap().ip.to_string(), "172.17.0.9");
+}
+
+#[test]
+fn a_sandbox_that_ended_meanwhile_is_failed_with_its_cause() {
+    let record = record(chat(1), session(1), Status::Running);
+    let mut situation = situation(vec![container(chat(1), session(1), exited())], vec![record.clone()]);
+    let exit = Some(Exit { code: 137, oom_killed: true });
+    situation.listed[0].death = Some(Death { exit, memory_limit_bytes: None, log_tail: vec![] });
+    let (sandbox, because) = attending(&situation);
+    assert_eq!(because, Because::Ended);
+    assert_eq!((sandbox.status, sandbox.reason), (Status::Failed, Reason::OomKilled));
+    assert_eq!(sandbox.message.as_deref(), Some("out of memory"));
+    assert_eq!((sandbox.session, sandbox.expires_at), (record.session, record.expires_at));
+}
+
+#[test]
+fn a_sandbox_that_fell_ill_meanwhile_is_failed() {
+    let mut ill = container(chat(1), session(1), ContainerState::Running);
+    ill.health = Some(Health::Unhealthy);
+    let (sandbox, because) = attended(Some(record(chat(1), session(1), Status::Running)), Some(ill));
+    assert_eq!(because, Because::Ended);
+    assert_eq!((sandbox.status, sandbox.reason), (Status::Failed, Reason::Unhealthy));
+}
+
+#[test]
+fn a_sandbox_whose_container_is_gone_is_failed_as_vanished() {
+    let record = record(chat(1), session(1), Status::Running);
+    let (sandbox, because) = attended(Some(record.clone()), None);
+    assert_eq!(because, Because::Vanished);
+    assert_eq!((sandbox.status, sandbox.reason), (Status::Failed, Reason::Vanished));
+    assert_eq!(sandbox.session, record.session);
+}
+
+#[test]
+fn what_failed_or_was_stopped_stays_so() {
+    for status in [Status::Failed, Status::Stopped] {
+        for state in [ContainerState::Running, exited(), ContainerState::Dead] {
+            let record = record(chat(1), session(1), status);
+            let (sandbox, because) = attended(Some(record.clone()), Some(container(chat(1), session(1), state)));
+            assert_eq!((sandbox, because), (record, Because::Ended));
+        }
+        let record = record(chat(1), session(1), status);
+        assert_eq!(attended(Some(record.clone()), None), (record, Because::Ended));
+    }
+}
+
+#[test]
+fn a_removal_that_was_not_finished_is_finished_whatever_is_left() {
+    let record = record(chat(1), session(1), Status::Deleting);
+    for state in every_state() {
+        let (sandbox, because) = attended(Some(record.clone()), Some(container(chat(1), session(1), state)));
+        assert_eq!((sandbox, because), (record.clone(), Because::RemovalUnfinished));
+    }
+    assert_eq!(attended(Some(record.clone()), None), (record, Because::RemovalUnfinished));
+}
+
+#[test]
+fn a_record_of_what_was_being_created_is_no_promise() {
+    let record = record(chat(1), session(1), Status::Creating);
+    let states = every_state().into_iter().map(Some).chain([None]);
+    for container in states.map(|state| state.map(|state| container(chat(1), session(1), state))) {
+        let (sandbox, because) = attended(Some(record.clone()), container);
+        assert_eq!((sandbox.status, sandbox.reason), (Status::Deleting, Reason::Incomplete));
+        assert_eq!(because, Because::NeverAcknowledged);
+    }
+}
+
+#[test]
+fn a_container_that_is_half_made_is_removed_whatever_its_record_says() {
+    for status in [Status::Running, Status::Failed, Status::Stopped] {
+        for state in HALF_MADE {
+            let half_made = container(chat(1), session(1), state);
+            let (sandbox, because) = attended(Some(record(chat(1), session(1), status)), Some(half_made.clone()));
+            assert_eq!((sandbox.status, because), (Status::Deleting, Because::NeverAcknowledged));
+            assert_eq!(sandbox.container, Some(half_made.id));
+        }
+    }
+}
+
+#[test]
+fn a_container_of_another_session_than_the_record_was_never_acknowledged() {
+    for status in Status::ALL {
+        for state in every_state() {
+            let other = container(chat(1), session(2), state);
+            let (sandbox, because) = attended(Some(record(chat(1), session(1), status)), Some(other.clone()));
+            assert_eq!(because, Because::NeverAcknowledged);
+            assert_eq!((sandbox.status, sandbox.session), (Status::Deleting, session(2)));
+            assert_eq!(sandbox.container, Some(other.id), "what is removed is that container and no other");
+        }
+    }
+}
+
+/// With a journal that has no history.
+fn rebuilding(container: Observed) -> (Sandbox, Because) {
+    attending(&Situation { journal_is_new: true, ..situation(vec![container], vec![]) })
+}
+
+#[test]
+fn while_the_journal_is_new_a_live_container_is_adopted_from_its_labels() {
+    for state in ALIVE {
+        let (sandbox, because) = rebuilding(container(chat(1), session(1), state));
+        assert_eq!(because, Because::AdoptedFromLabels);
+        assert_eq!((sandbox.status, sandbox.reason), (Status::Running, Reason::Adopted));
+        let labels = labels(chat(1), session(1), now() - GRACE);
+        assert_eq!((sandbox.session, sandbox.expires_at), (labels.session, labels.expires_at));
+        assert_eq!(sandbox.last_activity_at, now(), "rather too late an end than too early a one");
+    }
+}
+
+#[test]
+fn while_the_journal_is_new_an_ended_container_is_adopted_as_failed() {
+    for state in [exited(), ContainerState::Dead] {
+        let (sandbox, because) = rebuilding(container(chat(1), session(1), state));
+        assert_eq!((sandbox.status, because), (Status::Failed, Because::Ended));
+    }
+}
+
+#[test]
+fn while_the_journal_is_new_a_half_made_container_is_removed_all_the_same() {
+    for state in HALF_MADE {
+        let (sandbox, because) = rebuilding(container(chat(1), session(1), state));
+        assert_eq!((sandbox.status, because), (Status::Deleting, Because::NeverAcknowledged));
+    }
+}
+
+#[test]
+fn a_container_without_a_record_was_never_acknowledged() {
+    for state in every_state() {
+        let stray = container(chat(1), session(1), state);
+        let (sandbox, because) = attended(None, Some(stray.clone()));
+        assert_eq!((sandbox.status, sandbox.reason), (Status::Deleting, Reason::Incomplete));
+        assert_eq!(because, Because::NeverAcknowledged);
+        assert_eq!(sandbox.container, Some(stray.id));
+    }
+}
+
+#[test]
+fn a_young_container_without_a_record_is_left_alone() {
+    for state in every_state() {
+        for age in [GRACE - TimeDelta::seconds(1), TimeDelta::seconds(-5)] {
+            let mut young = container(chat(1), session(1), state);
+            young.labels = labels(chat(1), session(1), now() - age).encode();
+            let planned = plan(&situation(vec![young.clone()], vec![]));
+            assert!(matches!(&planned[..], [Action::Leave { container, .. }] if *container == young.id), "{planned:?}");
+        }
+    }
+}
+
+#[test]
+fn where_nothing_can_be_on_its_way_not_even_a_container_from_the_future_is_left() {
+    let mut young = container(chat(1), session(1), ContainerState::Running);
+    young.labels = labels(chat(1), session(1), now() + TimeDelta::hours(1)).encode();
+    let (sandbox, because) = attending(&Situation { grace: TimeDelta::zero(), ..situation(vec![young], vec![]) });
+    assert_eq!((sandbox.status, because), (Status::Deleting, Because::NeverAcknowledged));
+}
+
+#[test]
+fn a_chat_that_has_an_actor_is_told_what_is_alive_and_nothing_else_is_done() {
+    for (state, alive) in every_state().into_iter().map(|state| (state, ALIVE.contains(&state))) {
+        let container = container(chat(1), session(1), state);
+        for record in [None, Some(record(chat(1), session(2), Status::Deleting))] {
+            let mut situation = situation(vec![container.clone()], record.into_iter().collect());
+            situation.attended.insert(chat(1));
+            let seen = alive.then(|| container.id.clone());
+            assert_eq!(plan(&situation), [Action::Tell { chat: chat(1), seen }]);
+        }
+    }
+}
+
+#[test]
+fn a_chat_that_has_an_actor_is_told_that_nothing_is_there() {
+    let mut situation = situation(vec![], vec![record(chat(1), session(1), Status::Running)]);
+    situation.attended.insert(chat(1));
+    assert_eq!(plan(&situation), [Action::Tell { chat: chat(1), seen: None }]);
+}
+
+#[test]
+fn what_only_claims_to_be_ours_is_left_alone_and_named() {
+    let ours = container(chat(1), session(1), ContainerState::Running);
+    let mut elsewhere = labels(chat(1), session(1), now() - GRACE);
+    elsewhere.instance = "another".parse().unwrap();
+    let of_another_instance = Observed { labels: elsewhere.encode(), ..ours.clone() };
+    let of_another_name = Observed { name: "copy".into(), ..ours.clone() };
+    let of_another_schema = {
+        let mut later = ours.clone();
+        later.labels.insert("sandboxd.schema".into(), "999".into());
+        later
+    };
+    let unreadable = Observed { labels: BTreeMap::new(), ..ours };
+    for foreign in [of_another_instance, of_another_name, of_another_schema, unreadable] {
+        let planned = plan(&situation(vec![foreign.clone()], vec![]));
+        assert!(matches!(&planned[..], [Action::Leave { container, .. }] if *container == foreign.id), "{planned:?}");
+    }
+}
+
+#[test]
+fn a_foreign_container_does_not_stand_in_for_a_sandbox_that_is_gone() {
+    let mut copy = container(chat(1), session(1), ContainerState::Running);
+    copy.name = "copy".into();
+    let planned = plan(&situation(vec![copy], vec![record(chat(1), session(1), Status::Running)]));
+    assert!(matches!(&planned[..], [Action::Attend { because: Because::Vanished, .. }, Action::Leave { .. }]));
+}

@@ -1,0 +1,308 @@
+//! What the engine tells by itself reaches the chats, whatever happens to its stream. Nobody uses a sandbox here, and no
+//! look is made from time to time: what is found is found because the engine told of it, or may have.
+
+mod service;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use sandboxd_actors::engine::events::Happening;
+use sandboxd_actors::engine::fake::{FakeEngine, Fault};
+use sandboxd_actors::engine::{ContainerState, Exit, Observed, Operation};
+use sandboxd_actors::ids::{ChatId, ContainerId};
+use sandboxd_actors::journal::memory::MemoryJournal;
+use sandboxd_actors::labels;
+use sandboxd_actors::reconciler::Trigger;
+use sandboxd_actors::sandbox::{Reason, Status};
+use service::{MEMORY_LIMIT, Service, in_time};
+
+const CRASH: Exit = Exit { code: 3, oom_killed: false };
+const KILL: Exit = Exit { code: 137, oom_killed: false };
+const OUT_OF_MEMORY: Exit = Exit { code: 137, oom_killed: true };
+
+/// A service whose engine tells.
+async fn watching() -> Service {
+    let service = Service::start(&FakeEngine::new(), &MemoryJournal::new()).await;
+    service.streams(1).await;
+    service
+}
+
+// ---- what is told ----
+
+#[tokio::test]
+async fn a_sandbox_that_dies_has_failed_with_its_exit_code_and_last_words() {
+    let service = watching().await;
+    let (chat, container) = service.sandbox().await;
+    service.engine.end(&container, CRASH, &["up", "no such module"]);
+    let failed = service.failed(chat).await;
+    assert_eq!(failed.reason, Reason::Exited);
+    let message = failed.message.unwrap();
+    assert!(message.contains("exit code 3") && message.contains("no such module"), "{message}");
+}
+
+#[tokio::test]
+async fn a_sandbox_that_ran_out_of_memory_has_failed_with_its_limit() {
+    let service = watching().await;
+    let (chat, container) = service.sandbox().await;
+    service.engine.end(&container, OUT_OF_MEMORY, &[]);
+    let failed = service.failed(chat).await;
+    assert_eq!(failed.reason, Reason::OomKilled);
+    assert!(failed.message.unwrap().contains(&MEMORY_LIMIT.to_string()));
+}
+
+#[tokio::test]
+async fn an_engine_that_learns_late_of_memory_that_ran_out_is_asked_twice() {
+    let service = watching().await;
+    let (chat, container) = service.sandbox().await;
+    let looks = service.engine.calls(Operation::Inspect);
+    let (first, second) = (service.engine.hold_next(Operation::Inspect), service.engine.hold_next(Operation::Inspect));
+    service.engine.end(&container, KILL, &[]);
+    first.open();
+    in_time(service.engine.reached(Operation::Inspect, looks + 2)).await;
+    service.engine.end(&container, OUT_OF_MEMORY, &[]);
+    second.open();
+    assert_eq!(service.failed(chat).await.reason, Reason::OomKilled);
+}
+
+#[tokio::test]
+async fn a_sandbox_whose_container_somebody_else_removed_has_vanished() {
+    let service = watching().await;
+    let (chat, container) = service.sandbox().await;
+    service.engine.vanish(&container);
+    assert_eq!(service.failed(chat).await.reason, Reason::Vanished);
+}
+
+#[tokio::test]
+async fn a_sandbox_that_is_paused_has_not_failed() {
+    let service = watching().await;
+    let (chat, container) = service.sandbox().await;
+    service.engine.claim(&container, Happening::Paused);
+    service.engine.claim(&container, Happening::OutOfMemory);
+    service.heard(&container).await;
+    assert_eq!(service.status(chat).await, Some(Status::Running));
+}
+
+#[tokio::test]
+async fn what_is_told_during_a_look_is_looked_at_again() {
+    let service = watching().await;
+    let ((chat, container), (_, witness)) = (service.sandbox().await, service.sandbox().await);
+    let looks = service.engine.calls(Operation::Inspect);
+    let first = service.engine.hold_next(Operation::Inspect);
+    service.engine.claim(&container, Happening::Paused);
+    in_time(service.engine.reached(Operation::Inspect, looks + 1)).await;
+    service.engine.claim(&container, Happening::Died);
+    service.heard(&witness).await;
+
+    // The first look finds it alive; the second was asked for by nobody but the event.
+    let second = service.engine.hold_next(Operation::Inspect);
+    first.open();
+    in_time(service.engine.reached(Operation::Inspect, looks + 3)).await;
+    service.engine.end(&container, CRASH, &[]);
+    second.open();
+    service.failed(chat).await;
+}
+
+#[tokio::test]
+async fn a_sandbox_that_dies_while_it_is_being_promised_has_failed_afterwards() {
+    let journal = MemoryJournal::new();
+    let service = Service::start(&FakeEngine::new(), &journal).await;
+    let (_, witness) = service.sandbox().await;
+    service.sandboxes.journal().flush().await.unwrap();
+    let looks = service.engine.calls(Operation::Inspect);
+    let gate = journal.hold_next();
+
+    let request = service::request();
+    let chat = request.chat;
+    let create = tokio::spawn({
+        let sandboxes = service.sandboxes.clone();
+        async move { sandboxes.create(request).await }
+    });
+    // Its launch looks at it once.
+    in_time(service.engine.reached(Operation::Inspect, looks + 1)).await;
+    let launched = service.engine.containers().into_iter().find(|container| container.id != witness).unwrap();
+    service.engine.end(&launched.id, CRASH, &[]);
+    service.heard(&witness).await;
+    gate.open();
+    create.await.unwrap().unwrap();
+    service.failed(chat).await;
+}
+
+#[tokio::test]
+async fn a_flood_of_events_costs_one_more_look_and_stalls_nobody() {
+    let service = watching().await;
+    let ((chat, container), (other, witness)) = (service.sandbox().await, service.sandbox().await);
+    let looks = service.engine.calls(Operation::Inspect);
+    let gate = service.engine.hold_next(Operation::Inspect);
+    for _ in 0..50_000 {
+        service.engine.claim(&container, Happening::Died);
+    }
+    let answers = async {
+        assert_eq!(service.status(other).await, Some(Status::Running));
+        assert_eq!(service.status(chat).await, Some(Status::Running));
+        service.sandbox().await;
+    };
+    tokio::time::timeout(Duration::from_secs(10), answers).await.expect("requests are answered");
+    service.heard(&witness).await;
+    gate.open();
+    in_time(service.engine.reached(Operation::Inspect, looks + 4)).await;
+    service.heard(&witness).await;
+    // One that was held, one more; one of the create; and two at the witness.
+    assert_eq!(service.engine.calls(Operation::Inspect), looks + 5);
+}
+
+#[tokio::test]
+async fn what_is_told_of_containers_that_are_not_a_sandbox_is_ignored() {
+    let service = watching().await;
+    let ((chat, container), (_, witness)) = (service.sandbox().await, service.sandbox().await);
+    let ours = service.engine.containers().into_iter().find(|other| other.id == container).unwrap();
+    let strangers = [
+        stranger(
+            &ours,
+            "of-a-chat-without-a-sandbox",
+            (labels::CHAT_ID, &ChatId::new(uuid::Uuid::new_v4()).to_string()),
+        ),
+        stranger(&ours, "of-another-instance", (labels::INSTANCE, "another")),
+        stranger(&ours, "of-no-chat", (labels::CHAT_ID, "none")),
+        stranger(&ours, "of-this-chat-under-another-id", (labels::INSTANCE, "default")),
+    ];
+    let looks = service.engine.calls(Operation::Inspect);
+    let spec = service.engine.specs().remove(0);
+    for stranger in strangers {
+        service.engine.place(stranger.clone(), spec.clone());
+        service.engine.end(&stranger.id, CRASH, &[]);
+        service.engine.vanish(&stranger.id);
+    }
+    service.heard(&witness).await;
+    assert_eq!(service.engine.calls(Operation::Inspect), looks + 1, "nobody but the witness was looked at");
+    assert_eq!(service.status(chat).await, Some(Status::Running));
+}
+
+fn stranger(ours: &Observed, id: &str, (label, value): (&str, &str)) -> Observed {
+    let mut labels: BTreeMap<_, _> = ours.labels.clone();
+    labels.insert(label.to_owned(), value.to_owned());
+    Observed { id: ContainerId::new(id), name: id.to_owned(), labels, state: ContainerState::Running, ..ours.clone() }
+}
+
+// ---- when the stream breaks ----
+
+#[tokio::test]
+async fn a_death_that_was_not_told_is_found_when_the_stream_is_back() {
+    let service = watching().await;
+    let ((died, first), (vanished, second)) = (service.sandbox().await, service.sandbox().await);
+    service.engine.fail_always(Operation::Watch, Fault::unreachable());
+    service.engine.break_streams();
+    service.engine.end(&first, CRASH, &[]);
+    service.engine.vanish(&second);
+    in_time(service.engine.reached(Operation::Watch, 4)).await;
+    assert_eq!(service.status(died).await, Some(Status::Running));
+
+    service.engine.heal();
+    assert_eq!(service.failed(died).await.reason, Reason::Exited);
+    assert_eq!(service.failed(vanished).await.reason, Reason::Vanished);
+    let (chat, container) = service.sandbox().await;
+    service.engine.end(&container, CRASH, &[]);
+    service.failed(chat).await;
+}
+
+#[tokio::test]
+async fn the_stream_is_open_before_it_is_looked_for_what_was_missed() {
+    let service = watching().await;
+    let lists = service.engine.calls(Operation::List);
+    service.engine.break_streams();
+    in_time(service.engine.reached(Operation::List, lists + 1)).await;
+    assert_eq!(service.engine.streams(), 1);
+}
+
+#[tokio::test]
+async fn an_engine_that_never_answers_for_the_stream_is_asked_again() {
+    tokio::time::pause();
+    let engine = FakeEngine::new();
+    engine.fail_next(Operation::Watch, Fault::Hang);
+    let service = Service::unlisted(&engine, &MemoryJournal::new()).await;
+    service.streams(1).await;
+    assert_eq!(engine.calls(Operation::Watch), 2);
+}
+
+#[tokio::test]
+async fn a_service_that_starts_without_a_stream_gets_one_and_misses_nothing() {
+    let engine = FakeEngine::new();
+    engine.fail_always(Operation::Watch, Fault::unreachable());
+    let service = Service::start(&engine, &MemoryJournal::new()).await;
+    let (chat, container) = service.sandbox().await;
+    engine.end(&container, CRASH, &[]);
+    engine.heal();
+    service.failed(chat).await;
+}
+
+#[tokio::test]
+async fn what_happens_between_the_first_listing_and_its_adoption_is_not_missed() {
+    let engine = FakeEngine::new();
+    let before = Service::start(&engine, &MemoryJournal::new()).await;
+    let (chat, container) = before.sandbox().await;
+    before.sandboxes.shut_down(Duration::from_secs(10)).await;
+
+    // In a journal that knows nothing, what was listed is written down before it is adopted.
+    let journal = MemoryJournal::new();
+    let service = Service::unlisted(&engine, &journal).await;
+    service.streams(1).await;
+    let gate = journal.hold_next();
+    let reconcile = tokio::spawn({
+        let sandboxes = service.sandboxes.clone();
+        async move { sandboxes.reconcile(Trigger::Start, false).await }
+    });
+    in_time(journal.reached(1)).await;
+    engine.end(&container, CRASH, &[]);
+    service.sandboxes.count().await;
+    gate.open();
+    reconcile.await.unwrap().unwrap();
+    service.failed(chat).await;
+}
+
+// ---- supervision ----
+
+#[tokio::test]
+async fn a_watcher_that_fails_is_started_again() {
+    let service = watching().await;
+    let (chat, container) = service.sandbox().await;
+    service.engine.fail_next(Operation::Watch, Fault::Panic);
+    service.engine.break_streams();
+    service.engine.end(&container, CRASH, &[]);
+    service.failed(chat).await;
+    service.streams(1).await;
+}
+
+#[tokio::test]
+async fn a_reconciler_that_fails_is_started_again_and_makes_up_for_it() {
+    let service = watching().await;
+    let (chat, container) = service.sandbox().await;
+    service.engine.fail_next(Operation::List, Fault::Panic);
+    service.engine.break_streams();
+    service.engine.end(&container, CRASH, &[]);
+    service.failed(chat).await;
+    service.sandboxes.reconcile(Trigger::Request, false).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_reconciler_that_fails_before_its_first_pass_loses_no_record() {
+    let (engine, journal) = (FakeEngine::new(), MemoryJournal::new());
+    let before = Service::start(&engine, &journal).await;
+    let (chat, _) = before.sandbox().await;
+    before.sandboxes.shut_down(Duration::from_secs(10)).await;
+
+    let service = Service::unlisted(&engine, &journal).await;
+    engine.fail_next(Operation::List, Fault::Panic);
+    service.sandboxes.reconcile(Trigger::Start, false).await.unwrap_err();
+    in_time(async { while service.sandboxes.reconcile(Trigger::Start, false).await.is_err() {} }).await;
+    assert_eq!(service.status(chat).await, Some(Status::Running));
+    assert_eq!(service.sandboxes.count().await, 1);
+}
+
+#[tokio::test]
+async fn nothing_watches_once_the_service_has_shut_down() {
+    let service = watching().await;
+    service.sandboxes.shut_down(Duration::from_secs(10)).await;
+    service.streams(0).await;
+    let asked = service.engine.calls(Operation::Watch);
+    service.engine.break_streams();
+    assert_eq!(service.engine.calls(Operation::Watch), asked);
+}

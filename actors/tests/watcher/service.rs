@@ -1,0 +1,198 @@
+//! A running core on an engine in memory.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use sandboxd_actors::chat::{Rules, TeardownLimits, World};
+use sandboxd_actors::clock::SystemClock;
+use sandboxd_actors::container::MountPoints;
+use sandboxd_actors::directories::{ChatDirectories, DirectoryError};
+use sandboxd_actors::engine::Operation;
+use sandboxd_actors::engine::bounded::{Bounded, EngineLimits};
+use sandboxd_actors::engine::events::Happening;
+use sandboxd_actors::engine::fake::FakeEngine;
+use sandboxd_actors::environment::Environment;
+use sandboxd_actors::host_path::HostPath;
+use sandboxd_actors::ids::{ChatId, ContainerId};
+use sandboxd_actors::journal::JournalHandle;
+use sandboxd_actors::journal::memory::MemoryJournal;
+use sandboxd_actors::probe::{NotReady, Probe};
+use sandboxd_actors::profile::{Limits, Network, OnExpire, Profile, Readiness, ReadinessCheck, Restart, User};
+use sandboxd_actors::reconciler::Trigger;
+use sandboxd_actors::request::CreateRequest;
+use sandboxd_actors::sandbox::{Sandbox, Status};
+use sandboxd_actors::sandboxes::{Rhythm, Sandboxes};
+use tokio::sync::Semaphore;
+
+pub(crate) const MEMORY_LIMIT: u64 = 1 << 30;
+
+/// One run of the core. Engine and journal, and what is in them, outlive it.
+pub(crate) struct Service {
+    pub(crate) sandboxes: Sandboxes,
+    pub(crate) engine: FakeEngine,
+}
+
+impl Service {
+    /// Has listed its engine, as a service has before it takes requests.
+    pub(crate) async fn start(engine: &FakeEngine, journal: &MemoryJournal) -> Self {
+        let service = Self::unlisted(engine, journal).await;
+        service.sandboxes.reconcile(Trigger::Start, false).await.expect("an engine without faults can be listed");
+        service
+    }
+
+    pub(crate) async fn unlisted(engine: &FakeEngine, journal: &MemoryJournal) -> Self {
+        let limit = Duration::from_secs(20);
+        let (journal, contents) =
+            JournalHandle::start(journal.clone(), limit, None).await.expect("a journal in memory can be read");
+        let limits = EngineLimits {
+            identify: limit,
+            network: limit,
+            image: limit,
+            create: limit,
+            start: limit,
+            inspect: limit,
+            list: limit,
+            logs: limit,
+        };
+        let profile = profile();
+        let world = World {
+            instance: "default".parse().expect("a name"),
+            engine: Bounded::new(Arc::new(engine.clone()), limits),
+            engine_slots: Arc::new(Semaphore::new(64)),
+            probe: Arc::new(Unneeded),
+            directories: Arc::new(Unneeded),
+            clock: Arc::new(SystemClock),
+            mounts: MountPoints {
+                chat: "/chat".into(),
+                volume: "/volume".into(),
+                dependencies: "/dependencies".into(),
+                lambda_tools: "/lambda-tools".into(),
+                dependencies_source: path("/srv/dependencies"),
+                lambda_tools_source: path("/srv/lambda-tools"),
+            },
+            teardown: TeardownLimits { graceful: limit, remove: limit, total: limit },
+            journal,
+            rules: Rules {
+                trust: Duration::from_secs(3600),
+                profiles: Arc::new(BTreeMap::from([(profile.name.clone(), profile)])),
+            },
+        };
+        // Nothing is found by a look that is made from time to time.
+        let rhythm = Rhythm { reap: Duration::from_secs(3600), reconcile: Duration::from_secs(3600) };
+        let (sandboxes, _) = Sandboxes::start(world, contents, rhythm).await.expect("root starts");
+        Self { sandboxes, engine: engine.clone() }
+    }
+
+    /// Gives a chat of its own a sandbox.
+    pub(crate) async fn sandbox(&self) -> (ChatId, ContainerId) {
+        let created = self.sandboxes.create(request()).await.expect("the create succeeds");
+        (created.sandbox.chat, created.sandbox.container.expect("it has a container"))
+    }
+
+    pub(crate) async fn status(&self, chat: ChatId) -> Option<Status> {
+        self.sandboxes.get(chat).await.expect("the chat can be asked").map(|sandbox| sandbox.status)
+    }
+
+    /// The sandbox as it was when it failed. The engine is not asked for it.
+    pub(crate) async fn failed(&self, chat: ChatId) -> Sandbox {
+        let failing = async {
+            loop {
+                let sandbox = self.sandboxes.get(chat).await.expect("the chat can be asked").expect("it is kept");
+                if sandbox.status == Status::Failed {
+                    return sandbox;
+                }
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        in_time(failing).await
+    }
+
+    /// Resolves once the core has heard of all that was told before.
+    pub(crate) async fn heard(&self, witness: &ContainerId) {
+        let looks = self.engine.calls(Operation::Inspect);
+        // The stream is in order, and a look at this one follows.
+        self.engine.claim(witness, Happening::Died);
+        in_time(self.engine.reached(Operation::Inspect, looks + 1)).await;
+    }
+
+    /// Resolves once so many streams are open.
+    pub(crate) async fn streams(&self, count: usize) {
+        let open = async {
+            while self.engine.streams() != count {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        in_time(open).await;
+    }
+}
+
+/// Keeps a test whose condition never comes true from waiting for ever.
+pub(crate) async fn in_time<T>(condition: impl Future<Output = T>) -> T {
+    tokio::time::timeout(Duration::from_secs(60), condition).await.expect("the condition comes true")
+}
+
+/// For a chat of its own.
+pub(crate) fn request() -> CreateRequest {
+    CreateRequest {
+        chat: ChatId::new(uuid::Uuid::new_v4()),
+        agent: "agent".parse().expect("an id"),
+        volume: path("/data/volume"),
+        profile: profile(),
+        profile_named: false,
+        environment: Environment::default(),
+        ttl: None,
+        idle_timeout: None,
+    }
+}
+
+fn profile() -> Arc<Profile> {
+    Arc::new(Profile {
+        name: "default".parse().expect("a name"),
+        image: "image".into(),
+        command: vec![],
+        port: 8080,
+        network: Network::Named("sandboxd".into()),
+        environment: Environment::default(),
+        limits: Limits { memory_bytes: MEMORY_LIMIT, cpus: 1.0, pids: 256, disk_bytes: None },
+        user: None,
+        read_only_root: false,
+        mounts: vec![],
+        tmpfs: BTreeMap::new(),
+        runtime: None,
+        capabilities: vec![],
+        readiness: Readiness { check: ReadinessCheck::None, timeout: Duration::from_secs(30) },
+        ttl: Duration::from_secs(3600),
+        idle_timeout: Duration::from_secs(3600),
+        on_expire: OnExpire::Delete,
+        restart: Restart::Never,
+    })
+}
+
+fn path(text: &str) -> HostPath {
+    HostPath::from_canonical(Path::new(text)).expect("a canonical path")
+}
+
+/// What these tests have no use for is always fine.
+struct Unneeded;
+
+#[async_trait]
+impl Probe for Unneeded {
+    async fn http(&self, _: SocketAddr, _: &str) -> Result<(), NotReady> {
+        Ok(())
+    }
+
+    async fn tcp(&self, _: SocketAddr) -> Result<(), NotReady> {
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl ChatDirectories for Unneeded {
+    async fn prepare(&self, chat: ChatId, _: Option<User>) -> Result<HostPath, DirectoryError> {
+        Ok(path(&format!("/srv/chats/{chat}")))
+    }
+}

@@ -1,0 +1,138 @@
+//! What the engine tells of its containers, in the words of the core.
+//!
+//! The client sends its request when it is first asked for an event, and does not say when that was answered. So events
+//! are asked for from a moment before, for an engine remembers the last ones, and a ping tells whether it is there.
+
+use std::collections::HashMap;
+
+use bollard::Docker;
+use bollard::models::EventMessage;
+use bollard::query_parameters::EventsOptionsBuilder;
+use futures_util::future::ready;
+use futures_util::{Stream, StreamExt, stream};
+use sandboxd_actors::clock::{Clock, SystemClock};
+use sandboxd_actors::engine::events::{EngineEvent, EngineEvents, Happening};
+use sandboxd_actors::engine::{EngineError, Operation};
+use sandboxd_actors::ids::{ContainerId, InstanceName};
+use sandboxd_actors::labels;
+
+use super::errors::Failure;
+use super::labels_of;
+
+pub(super) async fn watch(docker: &Docker, instance: &InstanceName) -> Result<EngineEvents, EngineError> {
+    let now = SystemClock.now();
+    let filters = HashMap::from([("type", vec!["container".to_owned()]), ("label", labels_of(instance))]);
+    let options = EventsOptionsBuilder::default()
+        .since(&format!("{}.{:09}", now.timestamp(), now.timestamp_subsec_nanos()))
+        .filters(&filters)
+        .build();
+    let told = docker.events(Some(options)).map(|message| message.during(Operation::Watch));
+    let mut told = Box::pin(until_broken(told));
+    let first = tokio::select! {
+        biased;
+        first = told.next() => first,
+        pong = docker.ping() => pong.during(Operation::Watch).map(|_| None)?,
+    };
+    let first = first.transpose()?.map(Ok);
+    let instance = instance.clone();
+    let ours =
+        move |message: Result<EventMessage, _>| ready(message.map(|message| ours(message, &instance)).transpose());
+    Ok(stream::iter(first).chain(told).filter_map(ours).boxed())
+}
+
+/// Ends with the first error. An engine that shuts down ends its answer in good order, which is an error here.
+fn until_broken<T>(stream: impl Stream<Item = Result<T, EngineError>>) -> impl Stream<Item = Result<T, EngineError>> {
+    let ended = EngineError::Interrupted { message: "it ended its stream of events".to_owned() };
+    stream.chain(stream::iter([Err(ended)])).scan(false, |broken, item| {
+        let over = std::mem::replace(broken, item.is_err());
+        ready((!over).then_some(item))
+    })
+}
+
+/// The filters say the same, but engines differ in what several of a kind mean.
+fn ours(message: EventMessage, instance: &InstanceName) -> Option<EngineEvent> {
+    let actor = message.actor?;
+    let attributes = actor.attributes?;
+    let attribute = |name| attributes.get(name).map(String::as_str);
+    if attribute(labels::MANAGED)? != "true" || attribute(labels::INSTANCE)? != instance.as_str() {
+        return None;
+    }
+    Some(EngineEvent {
+        container: ContainerId::new(actor.id?),
+        chat: attribute(labels::CHAT_ID)?.parse().ok()?,
+        what: happening(&message.action?)?,
+    })
+}
+
+fn happening(action: &str) -> Option<Happening> {
+    Some(match action {
+        "start" => Happening::Started,
+        // The second name of each is Podman's.
+        "die" | "died" => Happening::Died,
+        "destroy" | "remove" => Happening::Destroyed,
+        "oom" => Happening::OutOfMemory,
+        "stop" => Happening::Stopped,
+        "pause" => Happening::Paused,
+        "unpause" => Happening::Resumed,
+        "health_status: unhealthy" => Happening::Unhealthy,
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bollard::models::EventActor;
+
+    fn message(action: &str, change: impl FnOnce(&mut HashMap<String, String>)) -> EventMessage {
+        let mut attributes = HashMap::from(
+            [
+                (labels::MANAGED, "true"),
+                (labels::INSTANCE, "default"),
+                (labels::CHAT_ID, "67e55044-10b1-426f-9247-bb680e5fe0c8"),
+                ("exitCode", "3"),
+            ]
+            .map(|(name, value)| (name.to_owned(), value.to_owned())),
+        );
+        change(&mut attributes);
+        let actor = EventActor { id: Some("c1".into()), attributes: Some(attributes) };
+        EventMessage { action: Some(action.into()), actor: Some(actor), ..Default::default() }
+    }
+
+    fn told(message: EventMessage) -> Option<Happening> {
+        ours(message, &"default".parse().unwrap()).map(|event| event.what)
+    }
+
+    #[test]
+    fn both_engines_names_mean_the_same() {
+        for (docker, podman) in [("die", "died"), ("destroy", "remove")] {
+            assert_eq!(told(message(docker, |_| ())), told(message(podman, |_| ())));
+            assert!(told(message(docker, |_| ())).is_some());
+        }
+    }
+
+    #[test]
+    fn what_does_not_concern_a_sandbox_is_skipped() {
+        for action in ["exec_die", "attach", "top", "health_status: healthy", "", "a name of the future"] {
+            assert_eq!(told(message(action, |_| ())), None, "{action}");
+        }
+        for label in [labels::MANAGED, labels::INSTANCE, labels::CHAT_ID] {
+            assert_eq!(told(message("die", |labels| drop(labels.remove(label)))), None, "{label}");
+            assert_eq!(
+                told(message("die", |labels| drop(labels.insert(label.into(), "else".into())))),
+                None,
+                "{label}"
+            );
+        }
+        assert_eq!(told(EventMessage::default()), None);
+    }
+
+    #[tokio::test]
+    async fn a_stream_has_one_error_at_its_end_however_it_ends() {
+        let error = || Err(EngineError::Unreachable { message: "gone".into() });
+        let broken: Vec<_> = until_broken(stream::iter([Ok(1), error(), Ok(2), error()])).collect().await;
+        assert_eq!(broken, [Ok(1), error()]);
+        let ended: Vec<_> = until_broken(stream::iter([Ok(1)])).collect().await;
+        assert!(matches!(ended[..], [Ok(1), Err(EngineError::Interrupted { .. })]), "{ended:?}");
+    }
+}

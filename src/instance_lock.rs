@@ -1,0 +1,70 @@
+//! One service per instance and engine on a host. Two with the same name would take each other's sandboxes for strays.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::FlockOperation;
+use sandboxd_actors::ids::InstanceName;
+
+/// Writable for everybody, and emptied with each boot.
+const LOCKS: &str = "/run/lock";
+
+#[derive(Debug, thiserror::Error)]
+pub enum InstanceLockError {
+    #[error("another service runs as instance {instance} on {engine}; set instance.name to tell them apart")]
+    Taken { instance: InstanceName, engine: String },
+    #[error("instance.name: cannot lock {path}: {source}")]
+    Io { path: PathBuf, source: io::Error },
+}
+
+/// Held until it is dropped, or the process ends, however it ends.
+#[derive(Debug)]
+pub struct InstanceLock(#[expect(dead_code, reason = "the lock lives as long as the file is open")] File);
+
+impl InstanceLock {
+    pub fn acquire(instance: &InstanceName, engine: &str) -> Result<Self, InstanceLockError> {
+        Self::acquire_in(Path::new(LOCKS), instance, engine)
+    }
+
+    fn acquire_in(directory: &Path, instance: &InstanceName, engine: &str) -> Result<Self, InstanceLockError> {
+        let engine_word: String = engine.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
+        let path = directory.join(format!("sandboxd-{instance}@{engine_word}.lock"));
+        let failed = |source| InstanceLockError::Io { path: path.clone(), source };
+        // Not through a link that somebody else has put there: the directory is open to all.
+        let file = OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .mode(0o600)
+            .custom_flags(rustix::fs::OFlags::NOFOLLOW.bits().cast_signed())
+            .open(&path)
+            .map_err(failed)?;
+        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(Self(file)),
+            Err(rustix::io::Errno::WOULDBLOCK) => {
+                Err(InstanceLockError::Taken { instance: instance.clone(), engine: engine.to_owned() })
+            }
+            Err(errno) => Err(failed(errno.into())),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_instance_is_taken_once_per_engine_and_free_again_afterwards() {
+        let directory = tempfile::tempdir().unwrap();
+        let lock =
+            |instance: &str, engine| InstanceLock::acquire_in(directory.path(), &instance.parse().unwrap(), engine);
+        let held = lock("a", "unix:///one").unwrap();
+        assert!(matches!(lock("a", "unix:///one"), Err(InstanceLockError::Taken { .. })));
+        assert!(lock("a", "unix:///two").is_ok());
+        assert!(lock("b", "unix:///one").is_ok());
+        drop(held);
+        assert!(lock("a", "unix:///one").is_ok());
+    }
+}

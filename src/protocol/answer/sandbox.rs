@@ -1,0 +1,195 @@
+//! A sandbox as the caller reads it.
+
+use std::fmt::Display;
+use std::net::IpAddr;
+
+use sandboxd_actors::clock::Timestamp;
+use sandboxd_actors::ids::LeaseId;
+use sandboxd_actors::outcome::Created;
+use sandboxd_actors::sandbox::{Endpoint, Sandbox};
+use serde::Serialize;
+
+use crate::protocol::text::{Shown, Time};
+
+#[derive(Serialize)]
+pub(super) struct SandboxFields<'a> {
+    session_id: Shown<&'a dyn Display>,
+    chat_id: Shown<&'a dyn Display>,
+    agent_id: &'a str,
+    volume_host_path: &'a str,
+    container_id: Option<&'a str>,
+    container_name: &'a str,
+    endpoint: Option<EndpointFields>,
+    status: &'static str,
+    reason: &'static str,
+    message: Option<&'a str>,
+    profile: &'a str,
+    image: &'a str,
+    created_at: Time,
+    started_at: Option<Time>,
+    last_activity_at: Time,
+    expires_at: Time,
+    idle_expires_at: Time,
+    held_until: Option<Time>,
+    ends_at: Time,
+    ends_because: &'static str,
+    idle: Idle,
+    /// These two in the answer to a create alone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    outcome: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    launch: Option<&'static str>,
+    /// And these two in the answer to a lease.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lease_id: Option<Shown<&'a dyn Display>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lease_until: Option<Time>,
+}
+
+impl<'a> SandboxFields<'a> {
+    pub(super) fn of(sandbox: &'a Sandbox, now: Timestamp) -> Self {
+        let (ends_at, ends_because) = sandbox.end();
+        SandboxFields {
+            session_id: Shown(&sandbox.session),
+            chat_id: Shown(&sandbox.chat),
+            agent_id: sandbox.agent.as_str(),
+            volume_host_path: sandbox.volume.as_str(),
+            container_id: sandbox.container.as_ref().map(|id| id.as_str()),
+            container_name: sandbox.container_name.as_str(),
+            endpoint: sandbox.endpoint.map(|Endpoint { ip, port }| EndpointFields { ip: Shown(ip), port }),
+            status: sandbox.status.as_str(),
+            reason: sandbox.reason.as_str(),
+            message: sandbox.message.as_deref(),
+            profile: sandbox.profile.as_str(),
+            image: &sandbox.image,
+            created_at: Time(sandbox.created_at),
+            started_at: sandbox.started_at.map(Time),
+            last_activity_at: Time(sandbox.last_activity_at),
+            expires_at: Time(sandbox.expires_at),
+            idle_expires_at: Time(sandbox.idle_expires_at()),
+            held_until: sandbox.held_until.map(Time),
+            ends_at: Time(ends_at),
+            ends_because: ends_because.as_str(),
+            idle: Idle::of(sandbox, now),
+            outcome: None,
+            launch: None,
+            lease_id: None,
+            lease_until: None,
+        }
+    }
+
+    pub(super) fn of_created(created: &'a Created, now: Timestamp) -> Self {
+        let (outcome, launch) = (Some(created.outcome.as_str()), Some(created.launch.as_str()));
+        SandboxFields { outcome, launch, ..Self::of(&created.sandbox, now) }
+    }
+
+    pub(super) fn of_leased(sandbox: &'a Sandbox, lease: &'a LeaseId, until: Timestamp, now: Timestamp) -> Self {
+        let (lease_id, lease_until) = (Some(Shown(lease as &dyn Display)), Some(Time(until)));
+        SandboxFields { lease_id, lease_until, ..Self::of(sandbox, now) }
+    }
+}
+
+#[derive(Serialize)]
+struct EndpointFields {
+    ip: Shown<IpAddr>,
+    port: u16,
+}
+
+/// Whether nobody uses it, and how that is known.
+#[derive(Serialize)]
+struct Idle {
+    is: bool,
+    because: &'static str,
+}
+
+impl Idle {
+    fn of(sandbox: &Sandbox, now: Timestamp) -> Self {
+        if sandbox.held_until.is_some_and(|held| now < held) {
+            Idle { is: false, because: "leased" }
+        } else if now < sandbox.idle_expires_at() {
+            Idle { is: false, because: "recent_activity" }
+        } else {
+            Idle { is: true, because: "no_activity" }
+        }
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use chrono::TimeDelta;
+    use sandboxd_actors::host_path::HostPath;
+    use sandboxd_actors::ids::{ChatId, ContainerName, SessionId};
+    use sandboxd_actors::sandbox::{Reason, Status};
+    use serde_json::{Value, json};
+    use std::path::Path;
+    use std::time::Duration;
+
+    /// On a leap day of 2024.
+    pub(in crate::protocol::answer) const NOON: Timestamp =
+        Timestamp::from_timestamp(1_709_208_000, 0).expect("within range");
+
+    pub(in crate::protocol::answer) fn sandbox(chat: u128, agent: &str) -> Sandbox {
+        let chat = ChatId::new(uuid::Uuid::from_u128(chat));
+        let created_at = NOON + TimeDelta::microseconds(999);
+        Sandbox {
+            session: SessionId::random(),
+            chat,
+            agent: agent.parse().expect("an agent"),
+            volume: HostPath::from_canonical(Path::new("/data")).expect("a path"),
+            profile: "default".parse().expect("a name"),
+            image: "base".into(),
+            container_name: ContainerName::of(&"default".parse().expect("a name"), chat),
+            container: None,
+            endpoint: None,
+            status: Status::Creating,
+            reason: Reason::Requested,
+            message: None,
+            created_at,
+            started_at: None,
+            last_activity_at: created_at,
+            expires_at: Timestamp::MAX_UTC,
+            idle_timeout: Duration::from_secs(60),
+            held_until: None,
+        }
+    }
+
+    fn written(sandbox: &Sandbox, now: Timestamp) -> Value {
+        serde_json::to_value(SandboxFields::of(sandbox, now)).expect("can be written")
+    }
+
+    #[test]
+    fn what_is_not_known_yet_is_null() {
+        let fields = written(&sandbox(1, "a"), NOON);
+        for unknown in ["container_id", "endpoint", "started_at", "message"] {
+            assert_eq!(fields.get(unknown), Some(&Value::Null), "{unknown}");
+        }
+    }
+
+    #[test]
+    fn times_are_in_milliseconds_and_within_rfc_3339() {
+        let fields = written(&sandbox(1, "a"), NOON);
+        assert_eq!(fields["created_at"], "2024-02-29T12:00:00.000Z");
+        assert_eq!(fields["idle_expires_at"], "2024-02-29T12:01:00.000Z");
+        assert_eq!(fields["expires_at"], "9999-12-31T23:59:59.999Z");
+    }
+
+    #[test]
+    fn what_will_end_it_and_whether_it_is_idle_is_told() {
+        let mut sandbox = sandbox(1, "a");
+        let ending = |sandbox: &Sandbox, seconds| {
+            let fields = written(sandbox, NOON + TimeDelta::seconds(seconds));
+            (fields["ends_at"].clone(), fields["ends_because"].clone(), fields["idle"].clone())
+        };
+        let recent = json!({ "is": false, "because": "recent_activity" });
+        assert_eq!(ending(&sandbox, 60), (json!("2024-02-29T12:01:00.000Z"), json!("idle"), recent.clone()));
+        let idle = json!({ "is": true, "because": "no_activity" });
+        assert_eq!(ending(&sandbox, 61).2, idle);
+        sandbox.held_until = Some(NOON + TimeDelta::minutes(5));
+        let leased = json!({ "is": false, "because": "leased" });
+        assert_eq!(ending(&sandbox, 61), (json!("2024-02-29T12:06:00.000Z"), json!("idle"), leased));
+        assert_eq!(ending(&sandbox, 301).2, recent, "idle time counts from the end of a lease");
+        sandbox.expires_at = NOON;
+        assert_eq!(ending(&sandbox, 0).1, json!("expired"));
+    }
+}

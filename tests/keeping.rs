@@ -1,0 +1,239 @@
+//! How long a sandbox is kept, as callers see it: renewals, leases, and what a reconciliation would do.
+
+#[path = "support/in_process.rs"]
+mod support;
+
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use sandboxd_actors::engine::{Observed, Operation};
+use sandboxd_actors::ids::ContainerId;
+use sandboxd_actors::journal::memory::Fault;
+use sandboxd_actors::labels;
+use serde_json::{Value, json};
+use support::{Caller, MAX_LEASE, PATIENCE, Service, chat, kind, request};
+
+async fn create(service: &Service, caller: &mut Caller, chat: &str) {
+    let answer = caller.ask(service.create(1, chat)).await;
+    assert_eq!(answer["result"]["status"], "running", "{answer}");
+}
+
+async fn call(caller: &mut Caller, method: &str, params: Value) -> Value {
+    caller.ask(request(2, method, &params)).await
+}
+
+async fn get(caller: &mut Caller, chat: &str) -> Value {
+    call(caller, "sandbox.get", json!({ "chat_id": chat })).await
+}
+
+async fn lease(caller: &mut Caller, chat: &str, seconds: u64, durable: bool) -> Value {
+    let answer =
+        call(caller, "sandbox.lease", json!({ "chat_id": chat, "duration": seconds, "durable": durable })).await;
+    assert!(answer["result"]["lease_id"].is_string(), "{answer}");
+    answer["result"].clone()
+}
+
+/// Asks until the answer is as it should be.
+async fn until(caller: &mut Caller, chat: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+    let asking = async {
+        loop {
+            let answer = get(caller, chat).await;
+            if wanted(&answer) {
+                return answer;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, asking).await.expect("in time")
+}
+
+fn time(value: &Value) -> DateTime<Utc> {
+    value.as_str().and_then(|text| text.parse().ok()).unwrap_or_else(|| panic!("no time: {value}"))
+}
+
+// ---- renewals ----
+
+#[tokio::test]
+async fn a_renewal_is_on_disk_when_it_is_answered_and_never_brings_the_end_closer() {
+    let service = Service::start().await;
+    let mut caller = service.connect().await;
+    let chat = chat();
+    create(&service, &mut caller, &chat).await;
+    let before = time(&get(&mut caller, &chat).await["result"]["expires_at"]);
+
+    let renewed = call(&mut caller, "sandbox.renew", json!({ "chat_id": chat, "ttl": 3600 })).await;
+    let after = time(&renewed["result"]["expires_at"]);
+    assert!(after > before, "{renewed}");
+    assert_eq!(service.journal.sandboxes()[0].expires_at.timestamp_millis(), after.timestamp_millis());
+
+    let shorter = call(&mut caller, "sandbox.renew", json!({ "chat_id": chat, "ttl": 1 })).await;
+    assert_eq!(time(&shorter["result"]["expires_at"]), after);
+}
+
+#[tokio::test]
+async fn a_renewal_that_cannot_be_written_down_is_refused_and_undone() {
+    let service = Service::start().await;
+    let mut caller = service.connect().await;
+    let chat = chat();
+    create(&service, &mut caller, &chat).await;
+    let before = get(&mut caller, &chat).await["result"]["expires_at"].clone();
+    service.journal.fail_always(Fault::full());
+    let refused = call(&mut caller, "sandbox.renew", json!({ "chat_id": chat, "ttl": 3600 })).await;
+    assert_eq!(kind(&refused), "journal_unavailable");
+    assert_eq!(get(&mut caller, &chat).await["result"]["expires_at"], before);
+    service.journal.heal();
+}
+
+#[tokio::test]
+async fn what_is_not_there_cannot_be_kept() {
+    let service = Service::start().await;
+    let mut caller = service.connect().await;
+    for (method, params) in [
+        ("sandbox.renew", json!({ "chat_id": chat(), "ttl": 60 })),
+        ("sandbox.touch", json!({ "chat_id": chat() })),
+        ("sandbox.lease", json!({ "chat_id": chat(), "duration": 60 })),
+        ("sandbox.release", json!({ "chat_id": chat(), "lease_id": chat() })),
+    ] {
+        assert_eq!(kind(&call(&mut caller, method, params).await), "sandbox_not_found", "{method}");
+    }
+}
+
+#[tokio::test]
+async fn a_touch_counts_as_use_and_a_look_does_not() {
+    let service = Service::start().await;
+    let mut caller = service.connect().await;
+    let chat = chat();
+    create(&service, &mut caller, &chat).await;
+    let used = time(&get(&mut caller, &chat).await["result"]["last_activity_at"]);
+    while Utc::now().timestamp_millis() <= used.timestamp_millis() {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(time(&get(&mut caller, &chat).await["result"]["last_activity_at"]), used);
+    let touched = call(&mut caller, "sandbox.touch", json!({ "chat_id": chat })).await;
+    assert!(time(&touched["result"]["last_activity_at"]) > used, "{touched}");
+}
+
+// ---- leases ----
+
+#[tokio::test]
+async fn a_lease_holds_off_the_end_until_it_is_released() {
+    let service = Service::start().await;
+    let mut caller = service.connect().await;
+    let chat = chat();
+    let params = json!({ "chat_id": chat, "agent_id": "a", "volume_host_path": service.volume, "ttl": 3 });
+    call(&mut caller, "sandbox.create", params).await;
+    let leased = lease(&mut caller, &chat, 300, false).await;
+    assert_eq!(leased["held_until"], leased["ends_at"]);
+    assert_eq!(leased["idle"], json!({ "is": false, "because": "leased" }));
+
+    let end = time(&leased["expires_at"]);
+    let past = until(&mut caller, &chat, |_| Utc::now() > end + Duration::from_millis(200)).await;
+    assert_eq!(past["result"]["status"], "running", "{past}");
+    call(&mut caller, "sandbox.release", json!({ "chat_id": chat, "lease_id": leased["lease_id"] })).await;
+    until(&mut caller, &chat, |answer| answer["error"]["data"]["kind"] == "sandbox_not_found").await;
+    assert!(service.engine.containers().is_empty());
+}
+
+#[tokio::test]
+async fn a_lease_ends_with_its_connection_and_a_durable_one_does_not() {
+    let service = Service::start().await;
+    let mut caller = service.connect().await;
+    let chat = chat();
+    create(&service, &mut caller, &chat).await;
+    let mut holder = service.connect().await;
+    let durable = lease(&mut holder, &chat, 100, true).await;
+    let held = lease(&mut holder, &chat, 500, false).await;
+    assert!(time(&held["held_until"]) > time(&durable["held_until"]));
+    drop(holder);
+    let ended = until(&mut caller, &chat, |answer| answer["result"]["held_until"] == durable["held_until"]).await;
+    assert_eq!(ended["result"]["idle"]["because"], "leased", "{ended}");
+    let other = json!({ "chat_id": chat, "lease_id": durable["lease_id"] });
+    let released = call(&mut caller, "sandbox.release", other.clone()).await;
+    assert_eq!(released["result"]["held_until"], Value::Null, "{released}");
+    assert_eq!(kind(&call(&mut caller, "sandbox.release", other).await), "lease_not_found");
+}
+
+#[tokio::test]
+async fn a_lease_ends_with_a_connection_that_breaks() {
+    let service = Service::start().await;
+    let mut caller = service.connect().await;
+    let chat = chat();
+    create(&service, &mut caller, &chat).await;
+    let mut holder = service.connect().await;
+    lease(&mut holder, &chat, 500, false).await;
+    // Gone with answers unread and a line half written.
+    holder.send(request(3, "system.info", &json!({}))).await;
+    holder.send("{\"jsonrpc\":").await;
+    drop(holder);
+    until(&mut caller, &chat, |answer| answer["result"]["held_until"].is_null()).await;
+}
+
+#[tokio::test]
+async fn a_lease_beyond_the_maximum_is_refused() {
+    let service = Service::start().await;
+    let mut caller = service.connect().await;
+    let chat = chat();
+    create(&service, &mut caller, &chat).await;
+    let params = json!({ "chat_id": chat, "duration": MAX_LEASE.as_secs() + 1 });
+    let refused = call(&mut caller, "sandbox.lease", params).await;
+    assert_eq!((kind(&refused), &refused["error"]["data"]["details"]["field"]), ("invalid_params", &json!("duration")));
+    lease(&mut caller, &chat, MAX_LEASE.as_secs(), false).await;
+}
+
+// ---- reconciliation ----
+
+/// Puts a copy of the only container there, for another chat and with some labels changed.
+fn place_copy(service: &Service, id: &str, changes: &[(&str, &str)]) {
+    let (mut observed, spec) = (service.engine.containers().remove(0), service.engine.specs().remove(0));
+    let chat = chat();
+    observed = Observed { id: ContainerId::new(id), name: format!("sandboxd-default-{chat}"), ..observed };
+    observed.labels.insert("sandboxd.chat-id".to_owned(), chat);
+    for (label, value) in changes {
+        observed.labels.insert((*label).to_owned(), (*value).to_owned());
+    }
+    service.engine.place(observed, spec);
+}
+
+#[tokio::test]
+async fn a_dry_run_tells_each_action_with_its_reason_and_changes_nothing() {
+    let service = Service::start().await;
+    let mut caller = service.connect().await;
+    create(&service, &mut caller, &chat()).await;
+    place_copy(&service, "stray", &[("sandboxd.created-at", "2020-01-01T00:00:00Z")]);
+    place_copy(&service, "young", &[]);
+    place_copy(&service, "newer", &[(labels::SCHEMA, "99")]);
+
+    let planned = call(&mut caller, "system.reconcile", json!({ "dry_run": true })).await["result"].clone();
+    assert_eq!((&planned["dry_run"], &planned["containers"]), (&json!(true), &json!(4)), "{planned}");
+    let actions = planned["actions"].as_array().expect("an array");
+    let told: std::collections::BTreeMap<_, _> = actions
+        .iter()
+        .map(|action| (action["container_id"].as_str().expect("an id"), (&action["action"], &action["because"])))
+        .collect();
+    let left = (&json!("leave"), &json!("left_alone"));
+    let expected = [("stray", (&json!("attend"), &json!("never_acknowledged"))), ("young", left), ("newer", left)];
+    assert_eq!(told, expected.into(), "{planned}");
+    let stray = actions.iter().find(|action| action["container_id"] == "stray").expect("told");
+    assert!(stray["status"] == "deleting" && stray["chat_id"].is_string(), "{stray}");
+    let newer = actions.iter().find(|action| action["container_id"] == "newer").expect("told");
+    assert!(newer["message"].as_str().is_some_and(|why| why.contains("schema")), "{newer}");
+    assert_eq!((service.engine.containers().len(), service.engine.calls(Operation::Remove)), (4, 0));
+
+    let done = call(&mut caller, "system.reconcile", json!({})).await["result"].clone();
+    assert_eq!((&done["dry_run"], &done["actions"]), (&json!(false), &planned["actions"]));
+    let removed = service.engine.until(|engine| engine.containers().len() == 3);
+    tokio::time::timeout(PATIENCE, removed).await.expect("the stray is removed");
+    let again = call(&mut caller, "system.reconcile", json!({ "dry_run": true })).await["result"].clone();
+    assert!(
+        again["actions"].as_array().is_some_and(|actions| actions.iter().all(|a| a["action"] == "leave")),
+        "{again}"
+    );
+}
+
+#[tokio::test]
+async fn without_an_engine_nothing_is_reconciled() {
+    let service = Service::start().await;
+    service.engine.fail_always(Operation::List, sandboxd_actors::engine::fake::Fault::unreachable());
+    let mut caller = service.connect().await;
+    assert_eq!(kind(&call(&mut caller, "system.reconcile", json!({})).await), "engine_unavailable");
+}
