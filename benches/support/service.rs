@@ -1,0 +1,139 @@
+//! The service as it is shipped: its own program, its own process, on the real engine. With an instance, a network and
+//! a directory that go when the benchmark ends.
+
+use std::collections::HashMap;
+use std::error::Error;
+use std::fs::File;
+use std::path::Path;
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
+
+use bollard::Docker;
+use bollard::query_parameters::{
+    ListContainersOptionsBuilder, ListNetworksOptionsBuilder, RemoveContainerOptionsBuilder,
+};
+use rustix::process::{Pid, Signal};
+use sandboxd::client::Client;
+use serde_json::{Value, json};
+
+/// What a benchmark makes beside the service carries this label, with the instance as its value.
+pub(crate) const LABEL: &str = "sandboxd.test";
+
+const START_LIMIT: Duration = Duration::from_secs(30);
+
+pub(crate) struct Service {
+    pub(crate) client: Client,
+    pub(crate) docker: Docker,
+    pub(crate) instance: String,
+    pub(crate) process: Child,
+    /// Where its `socket` is, and all that it keeps.
+    pub(crate) directory: tempfile::TempDir,
+}
+
+impl Service {
+    pub(crate) async fn start() -> Result<Self, Box<dyn Error>> {
+        let directory = tempfile::tempdir()?;
+        let at = |name: &str| directory.path().join(name);
+        std::fs::create_dir(at("volumes"))?;
+        let instance = format!("bench-{}", std::process::id());
+        std::fs::write(at("sandboxd.toml"), configuration(directory.path(), &instance))?;
+        let mut process = Command::new(env!("CARGO_BIN_EXE_sandboxd"))
+            .arg("--config")
+            .arg(at("sandboxd.toml"))
+            .stderr(File::create(at("log"))?)
+            .spawn()?;
+        match connect(&at("socket"), &mut process).await {
+            Ok((client, docker)) => Ok(Self { client, docker, instance, process, directory }),
+            Err(error) => {
+                stop(&mut process);
+                let log = std::fs::read_to_string(at("log")).unwrap_or_default();
+                Err(format!("the service did not start: {error}\n{log}").into())
+            }
+        }
+    }
+
+    /// Of a create for this chat. Its volume is made if need be.
+    pub(crate) fn create_params(&self, chat: &str) -> Result<Value, Box<dyn Error>> {
+        let volume = self.directory.path().join("volumes").join(chat);
+        std::fs::create_dir_all(&volume)?;
+        Ok(json!({ "chat_id": chat, "agent_id": "bench", "volume_host_path": volume }))
+    }
+
+    async fn clean_up(docker: Docker, instance: String) -> Result<(), bollard::errors::Error> {
+        let force = RemoveContainerOptionsBuilder::default().force(true).v(true).build();
+        for label in [format!("sandboxd.instance={instance}"), format!("{LABEL}={instance}")] {
+            let filters = HashMap::from([("label", vec![label])]);
+            let options = ListContainersOptionsBuilder::default().all(true).filters(&filters).build();
+            for container in docker.list_containers(Some(options)).await? {
+                docker.remove_container(&container.id.unwrap_or_default(), Some(force.clone())).await?;
+            }
+            let options = ListNetworksOptionsBuilder::default().filters(&filters).build();
+            for network in docker.list_networks(Some(options)).await? {
+                docker.remove_network(&network.id.unwrap_or_default()).await?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Service {
+    /// On a thread of its own, for the benchmark's runtime cannot be waited for from here.
+    fn drop(&mut self) {
+        stop(&mut self.process);
+        let (docker, instance) = (self.docker.clone(), self.instance.clone());
+        let clean_up = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+            runtime.block_on(Self::clean_up(docker, instance))
+        });
+        if let Ok(Err(error)) = clean_up.join() {
+            eprintln!("cannot clean up: {error}");
+        }
+    }
+}
+
+/// The defaults, but for where things are and how long a sandbox lives. Metrics cost something, so they are on, as they
+/// are by default.
+fn configuration(directory: &Path, instance: &str) -> String {
+    let directory = directory.display();
+    let image = std::env::var("SANDBOXD_TEST_IMAGE").unwrap_or_else(|_| "sandboxd-busybox:test".to_owned());
+    format!(
+        r#"
+        instance.name = "{instance}"
+        engine.network = "sandboxd-{instance}"
+        socket.path = "{directory}/socket"
+        state.dir = "{directory}/state"
+        chats.root = "{directory}/state/chats"
+        mounts.dependencies_source = "{directory}/state/dependencies"
+        mounts.lambda_tools_source = "{directory}/state/lambda-tools"
+        volumes.roots = ["{directory}/volumes"]
+        metrics.listen = "127.0.0.1:0"
+        profiles.default.image = "{image}"
+        profiles.default.ttl = "1h"
+        "#
+    )
+}
+
+/// Waits until the service answers, and takes the engine that it has found.
+async fn connect(socket: &Path, process: &mut Child) -> Result<(Client, Docker), Box<dyn Error>> {
+    let started = Instant::now();
+    let client = loop {
+        match Client::connect(socket).await {
+            Ok(client) => break client,
+            Err(error) if started.elapsed() > START_LIMIT => return Err(error.into()),
+            Err(_) => {}
+        }
+        if let Some(status) = process.try_wait()? {
+            return Err(status.to_string().into());
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    };
+    let info: Value = client.call("system.info", json!({})).await?;
+    let host = info["engine"]["host"].as_str().ok_or("no engine answers")?;
+    Ok((client, Docker::connect_with_host(host)?))
+}
+
+fn stop(process: &mut Child) {
+    let asked = Pid::from_child(process);
+    let _ = rustix::process::kill_process(asked, Signal::TERM);
+    let _ = process.wait();
+}
