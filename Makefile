@@ -22,8 +22,8 @@ test: ## Run all tests on a real engine, and check that they leave nothing behin
 	scripts/with-engine $(CARGO) test --workspace
 
 bench: ## Run the benchmarks on a real engine
-	$(CARGO) bench --workspace --no-run
-	scripts/with-engine $(CARGO) bench --workspace
+	$(CARGO) bench --bench '*' --no-run
+	scripts/with-engine $(CARGO) bench --bench '*'
 
 ci: fmt-check lint doc test ## All that a change has to pass
 

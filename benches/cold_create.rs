@@ -42,12 +42,13 @@ async fn main() -> Outcome<()> {
 
     let mut table = Table::new(["cold", "p50 ms", "p95 ms", "p50 ÷ bollard", "added ms"]);
     let mut compare = |name: &str, measured: &[f64], against: &[f64]| {
+        let added: Vec<_> = measured.iter().zip(against).map(|(measured, against)| measured - against).collect();
         table.row([
             name.to_owned(),
             whole(median(measured)),
             whole(quantile(measured, 0.95)),
             Ratio::of_medians(measured, against).to_string(),
-            format!("{:+.1}", median(measured) - median(against)),
+            format!("{:+.1}", median(&added)),
         ]);
     };
     compare("bollard: create, start, inspect", &directly.create, &directly.create);

@@ -34,6 +34,9 @@ const CHAT: &str = "67e55044-10b1-426f-9247-bb680e5fe0c8";
 /// Connections, and requests under way on each.
 const PIPELINES: [(usize, usize); 3] = [(1, 16), (1, 64), (8, 64)];
 
+/// The subject that the others are compared with: JSON echo.
+const FLOOR: usize = 1;
+
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
 #[tokio::main]
@@ -105,7 +108,6 @@ struct Measured {
     took: Histogram<u64>,
     rates: Vec<f64>,
     answered: u64,
-    /// Of the server.
     processor_time: Duration,
 }
 
@@ -117,7 +119,7 @@ fn one_at_a_time(subjects: &[Subject<'_>], pace: Pace) -> Outcome<Table> {
         measured.took.add(&took)?;
         Ok(took.len())
     })?;
-    let mut table = Table::new(["one at a time", "p50 µs", "p99 µs", "p99.9 µs", "p50 ÷ echo", "CPU µs"]);
+    let mut table = Table::new(["one at a time", "p50 µs", "p99 µs", "p99.9 µs", "p50 ÷ JSON echo", "CPU µs"]);
     for (subject, of_subject) in subjects.iter().zip(&measured) {
         let micros = |quantile| whole(of_subject.took.value_at_quantile(quantile) as f64 / 1e3);
         table.row([
@@ -125,22 +127,16 @@ fn one_at_a_time(subjects: &[Subject<'_>], pace: Pace) -> Outcome<Table> {
             micros(0.5),
             micros(0.99),
             micros(0.999),
-            Ratio::of_medians(&of_subject.median_took, &measured[0].median_took).to_string(),
-            of_subject.processor_micros(),
+            Ratio::of_medians(&of_subject.median_took, &measured[FLOOR].median_took).to_string(),
+            of_subject.processor_time_against(&measured[FLOOR]),
         ]);
     }
     Ok(table)
 }
 
 fn pipelined(subjects: &[Subject<'_>], pace: Pace) -> Outcome<Table> {
-    let mut table = Table::new([
-        "connections × under way",
-        "requests/s",
-        "÷ echo",
-        "÷ JSON echo",
-        "slowest–fastest round",
-        "CPU µs",
-    ]);
+    let columns = ["connections × under way", "requests/s", "slowest–fastest round", "÷ JSON echo", "CPU µs"];
+    let mut table = Table::new(columns);
     for (connections, window) in PIPELINES {
         let measured = in_turn(subjects, pace, |subject, _| {
             let call = || Caller::connect(subject.socket, subject.request)?.pipelined(pace.round, window);
@@ -155,10 +151,9 @@ fn pipelined(subjects: &[Subject<'_>], pace: Pace) -> Outcome<Table> {
             table.row([
                 format!("{connections} × {window}, {}", subject.name),
                 whole(median(&of_subject.rates)),
-                Ratio::of_medians(&of_subject.rates, &measured[0].rates).to_string(),
-                Ratio::of_medians(&of_subject.rates, &measured[1].rates).to_string(),
                 format!("{}–{}", whole(slowest), whole(fastest)),
-                of_subject.processor_micros(),
+                Ratio::of_medians(&of_subject.rates, &measured[FLOOR].rates).to_string(),
+                of_subject.processor_time_against(&measured[FLOOR]),
             ]);
         }
     }
@@ -198,9 +193,11 @@ impl Measured {
         })
     }
 
-    /// Unlike the time that a request takes, what it costs hardly depends on what else the machine does.
-    fn processor_micros(&self) -> String {
-        format!("{:.1}", self.processor_time.as_secs_f64() * 1e6 / self.answered as f64)
+    /// Of the server and for one request, and how many times that of another. Unlike the time that a request takes,
+    /// it hardly depends on what else the machine does.
+    fn processor_time_against(&self, floor: &Measured) -> String {
+        let micros = |measured: &Measured| measured.processor_time.as_secs_f64() * 1e6 / measured.answered as f64;
+        format!("{:.1} ({:.1}×)", micros(self), micros(self) / micros(floor))
     }
 }
 
