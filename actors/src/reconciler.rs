@@ -313,3 +313,6 @@ impl State {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,48 +1,56 @@
 //! The life of a chat's sandbox, as a pure state machine: an event goes in, effects come out, nothing else happens.
 //!
 //! ```text
-//!             found alive                  ready
-//!  Unknown ─────────────────▶ Running ◀──────────────── Creating ◀─┐
-//!   │ │ │                      │ │                       │         │
-//!   │ │ │ found ended or ill   │ │ seen dead             │         │
-//!   │ │ └──────────────────────┼─┴───────▶ Failed        │         │
-//!   │ │                        │             │           │         │
-//!   │ │ found half made        │ expired,    │ create,   │ failed, │
-//!   │ └────────────────────┐   │ delete      │ delete    │ delete  │
-//!   │                      ▼   ▼             ▼           ▼         │
-//!   │                     ┌─────────────────────────────────┐      │
-//!   │                     │            Deleting             ├──────┤ removed, and a create waits
-//!   │ found nothing       └─────────────────────────────────┘      │
-//!   ▼                       │ removed                              │
-//!  Absent ◀─────────────────┘                                      │
-//!   └── create ────────────────────────────────────────────────────┘
+//!            found alive                on disk
+//!  Unknown ───────────────▶ Running ◀────────────── Creating ◀──────┐
+//!   │ │ │                    │ │ │                   ▲   │          │
+//!   │ │ │ found ended or ill │ │ │ seen dead restart │   │          │
+//!   │ │ └────────────────────┼─┼─┴───────▶ Failed ───┘   │          │
+//!   │ │                      │ │            │ │          │          │
+//!   │ │               expired│ │ expired,   │ │ expired, │ failed,  │
+//!   │ │               deleted│ │ kept       │ │ deleted, │ deleted  │
+//!   │ │                      │ └▶ Stopped ◀─┘ │ created  │          │
+//!   │ │                      │       │        │ anew     │          │
+//!   │ │ found half made      ▼       ▼        ▼          ▼          │
+//!   │ │                    ┌─────────────────────────────────┐      │
+//!   │ └──────────────────▶ │            Deleting             ├──────┤ removed, and a create waits
+//!   │ found nothing        └─────────────────────────────────┘      │
+//!   ▼                         │ removed                             │
+//!  Absent ◀───────────────────┘                                     │
+//!   └── create ─────────────────────────────────────────────────────┘
 //! ```
 //!
 //! - One container at a time. A launch starts only in `Absent`, or when a removal has ended; a removal starts only when
 //!   no launch is under way: one that is gets cancelled and answers first. One that left nothing behind needs none.
-//! - Every effect that takes time is answered by exactly one event of the same generation. An answer of an older
-//!   generation is never applied; a container that it brings is discarded.
+//! - On disk before anybody is told: a sandbox runs for others once its record is written, and is gone once that is
+//!   struck out. What is noted in between, nobody waits for; it is written in the order in which it was decided.
+//! - Every effect that takes time is answered by exactly one event of the same generation, or with the same ticket. An
+//!   answer of an older generation is never applied; a container that it brings is discarded.
 //! - Every waiter is answered exactly once.
 //! - "Unknown" is never "gone": while the engine does not answer, nothing is forgotten, and it is asked again.
 //! - A removal that failed is owed: it is tried again until it succeeds, also when nobody waits for it any more.
+//! - A deadline is set whenever a sandbox runs, rests or has failed, and never later than its end. It may come too early;
+//!   what is known when it comes decides.
 
 mod adoption;
+mod expiry;
 mod keeping;
+mod launching;
 mod removal;
 mod restart;
+mod watching;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::admission::{self, Admission, CreateWork, DeleteWork};
-use super::discovery::Liveness;
-use super::events::{Effect, Event, LaunchFailure, Launched, Remains, Reply, Request, Ticket, Transition, WaiterId};
+use super::events::{Effect, Event, Reply, Request, Ticket, Transition, WaiterId};
 use super::leases::Leases;
-use super::phase::{Creating, Origin, Phase, RemovalStep, Running, Unknown};
+use super::phase::{Origin, Phase, RemovalStep, Unknown};
 use crate::clock::Timestamp;
-use crate::ids::{ChatId, ContainerId, ContainerName, Generation, ProfileName, SessionId};
-use crate::outcome::{Created, Deletion, Launch, NotSaved, Outcome, SandboxError, StartFailure};
+use crate::ids::{ChatId, ContainerName, Generation, ProfileName, SessionId};
+use crate::outcome::{Created, Deletion, Launch, Outcome, SandboxError, StartFailure};
 use crate::profile::Profile;
 use crate::request::CreateRequest;
 use crate::sandbox::{Reason, Sandbox, Status};
@@ -245,227 +253,6 @@ impl Lifecycle {
         if let Phase::Deleting(deleting) = &mut self.phase {
             deleting.deleters.push(waiter);
         }
-    }
-
-    fn launch(
-        &mut self,
-        sandbox: Sandbox,
-        request: Box<CreateRequest>,
-        outcome: Outcome,
-        waiters: Vec<WaiterId>,
-        now: Timestamp,
-    ) {
-        self.generation = self.generation.next();
-        self.publish(&sandbox, None);
-        self.effects.push(Effect::Launch {
-            generation: self.generation,
-            session: sandbox.session,
-            request: request.clone(),
-            created_at: now,
-        });
-        let origin = Origin::Request { request, outcome, waiters, saving: None };
-        self.phase = Phase::Creating(Box::new(Creating { sandbox, origin }));
-    }
-
-    fn launched(&mut self, generation: Generation, result: Result<Launched, LaunchFailure>, now: Timestamp) {
-        if let Err(LaunchFailure { remains: Remains::Straggler, .. }) = &result {
-            self.stragglers += 1;
-        }
-        if generation != self.generation {
-            if let Ok(Launched::Started { container, .. })
-            | Err(LaunchFailure { remains: Remains::Container(container), .. }) = result
-            {
-                self.effects.push(Effect::Discard { container });
-            }
-            return;
-        }
-        match std::mem::replace(&mut self.phase, Phase::Absent) {
-            Phase::Creating(creating) => self.launch_ended(*creating, result, now),
-            Phase::Deleting(deleting) if deleting.step == RemovalStep::Cancelling => {
-                self.cancellation_ended(*deleting, result, now);
-            }
-            other => self.phase = other,
-        }
-    }
-
-    fn launch_ended(&mut self, mut creating: Creating, result: Result<Launched, LaunchFailure>, now: Timestamp) {
-        match result {
-            Ok(Launched::Started { container, endpoint, started_at }) => {
-                let sandbox = &mut creating.sandbox;
-                sandbox.container = Some(container);
-                sandbox.endpoint = endpoint;
-                sandbox.started_at = Some(started_at);
-                match creating.origin {
-                    Origin::Request { ref mut saving, .. } => {
-                        sandbox.last_activity_at = now;
-                        let promised = Sandbox { status: Status::Running, reason: Reason::Ready, ..sandbox.clone() };
-                        let ticket = self.ticket();
-                        *saving = Some(ticket);
-                        self.save(ticket, promised);
-                        self.phase = Phase::Creating(Box::new(creating));
-                    }
-                    Origin::Restart { attempt, waiting } => {
-                        self.restarted(creating.sandbox, attempt, now);
-                        self.replay(waiting, now);
-                    }
-                }
-            }
-            Ok(Launched::Found(found)) => {
-                let Creating { sandbox, origin, .. } = creating;
-                let session = sandbox.session;
-                self.give_way(sandbox);
-                self.take_over(found.sandbox(now), now);
-                match origin {
-                    Origin::Request { request, waiters, .. } => {
-                        for waiter in waiters {
-                            self.create(waiter, request.clone(), session, now);
-                        }
-                    }
-                    Origin::Restart { waiting, .. } => self.replay(waiting, now),
-                }
-            }
-            Err(LaunchFailure { failure, remains }) => match creating.origin {
-                Origin::Restart { attempt, waiting } => {
-                    self.restart_failed(creating.sandbox, attempt, &failure);
-                    self.replay(waiting, now);
-                }
-                Origin::Request { waiters, .. } => self.roll_back(creating.sandbox, waiters, failure, remains),
-            },
-        }
-    }
-
-    /// It runs, and is on disk: now it is promised.
-    fn promise(&mut self, mut sandbox: Sandbox, outcome: Outcome, waiters: Vec<WaiterId>, now: Timestamp) {
-        self.enter(&mut sandbox, Status::Running, Reason::Ready, None);
-        for waiter in waiters {
-            let created = Created { sandbox: sandbox.clone(), outcome, launch: Launch::Cold };
-            self.answer(waiter, Reply::Create(Ok(created)));
-        }
-        self.run(Running::new(sandbox, now));
-    }
-
-    fn roll_back(&mut self, mut sandbox: Sandbox, waiters: Vec<WaiterId>, failure: StartFailure, remains: Remains) {
-        if remains == Remains::Nothing {
-            sandbox.reason = Reason::RolledBack;
-            sandbox.message = Some(failure.to_string());
-            self.publish_end(sandbox);
-            return self.answer_failed(waiters, &failure);
-        }
-        if let Remains::Container(container) = remains {
-            sandbox.container = Some(container);
-        }
-        self.enter(&mut sandbox, Status::Deleting, Reason::RolledBack, Some(failure.to_string()));
-        // A write that failed may have got there all the same.
-        let recorded = matches!(failure, StartFailure::NotSaved(_));
-        self.start_removal(sandbox, false, recorded);
-        self.deleting().failed = Some((failure, waiters));
-    }
-
-    fn saved(&mut self, ticket: Ticket, result: Result<(), NotSaved>, now: Timestamp) {
-        match std::mem::replace(&mut self.phase, Phase::Absent) {
-            Phase::Creating(creating) => match *creating {
-                Creating { sandbox, origin: Origin::Request { outcome, waiters, saving, .. } }
-                    if saving == Some(ticket) =>
-                {
-                    match result {
-                        Ok(()) => {
-                            self.promise(sandbox, outcome, waiters, now);
-                        }
-                        Err(error) => {
-                            let remains = sandbox.container.clone().map_or(Remains::Perhaps, Remains::Container);
-                            self.roll_back(sandbox, waiters, error.into(), remains);
-                        }
-                    }
-                }
-                creating => self.phase = Phase::Creating(Box::new(creating)),
-            },
-            Phase::Deleting(deleting) if deleting.step == RemovalStep::Forgetting(ticket) => match result {
-                Ok(()) => self.gone(*deleting, now),
-                Err(error) => self.removal_failed(*deleting, error.into()),
-            },
-            other => {
-                self.phase = other;
-                self.change_saved(ticket, result);
-            }
-        }
-    }
-
-    /// Goes on with a sandbox that runs.
-    fn run(&mut self, running: Running) {
-        self.effects.push(Effect::Arm { at: running.sandbox.end().0 });
-        self.phase = Phase::Running(Box::new(running));
-        self.check_again();
-    }
-
-    /// Looks whether what runs still does, unless a look is under way.
-    fn check(&mut self) {
-        if let Phase::Running(running) = &mut self.phase
-            && let Some(container) = running.sandbox.container.clone()
-            && !std::mem::replace(&mut running.checking, true)
-        {
-            self.stirred = false;
-            self.effects.push(Effect::Check { generation: self.generation, container });
-        }
-    }
-
-    /// The engine tells of an event; what it means is for a look to say.
-    fn stirred(&mut self, container: &ContainerId) {
-        self.stirred = match &self.phase {
-            // Which container it is going to be is not known yet.
-            Phase::Unknown(_) | Phase::Creating(_) => true,
-            Phase::Running(running) => self.stirred || running.sandbox.container.as_ref() == Some(container),
-            Phase::Absent | Phase::Stopped(_) | Phase::Failed(_) | Phase::Deleting(_) => false,
-        };
-        self.check_again();
-    }
-
-    /// Looks if something happened that the last look may not have seen.
-    fn check_again(&mut self) {
-        if self.stirred {
-            self.check();
-        }
-    }
-
-    /// A listing showed this one alive, or none. It is older than what is known here, so a difference is a reason to
-    /// look, and nothing more.
-    fn seen(&mut self, container: Option<&ContainerId>) {
-        if self.sandbox().is_some_and(|sandbox| sandbox.container.as_ref() != container) {
-            self.check();
-        }
-    }
-
-    fn checked(&mut self, generation: Generation, liveness: Liveness, now: Timestamp) {
-        if generation != self.generation {
-            return;
-        }
-        let Phase::Running(running) = &mut self.phase else { return };
-        running.checking = false;
-        let waiting = std::mem::take(&mut running.verifying);
-        let (reason, message) = match liveness {
-            // Unknown is not gone: the sandbox is handed out as what it was when it was last seen.
-            Liveness::Alive | Liveness::Unknown(_) => {
-                running.verified_at = now;
-                self.replay(waiting, now);
-                return self.check_again();
-            }
-            Liveness::Ended(death) => match running.stopping {
-                None => (death.reason(), Some(death.to_string())),
-                // It ended because it was told to, and whoever told it will say so.
-                Some(stopping) if stopping.is_under_way() => return self.replay(waiting, now),
-                Some(_) => {
-                    self.come_to_rest();
-                    return self.replay(waiting, now);
-                }
-            },
-            Liveness::Vanished => (Reason::Vanished, Some("its container was removed by somebody else".to_owned())),
-        };
-        let restarts = running.restarts_so_far(now);
-        let mut sandbox = running.sandbox.clone();
-        self.abandon_changes(Status::Failed);
-        self.enter(&mut sandbox, Status::Failed, reason, message);
-        self.note(&sandbox);
-        self.fail(sandbox, restarts);
-        self.replay(waiting, now);
     }
 
     fn replay(&mut self, requests: Vec<Request>, now: Timestamp) {

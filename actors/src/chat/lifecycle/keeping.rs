@@ -1,4 +1,4 @@
-//! How long a sandbox is kept: use, renewals, leases, and what happens when its time has come.
+//! How long a sandbox is kept: use, renewals and leases.
 
 use std::time::Duration;
 
@@ -7,22 +7,14 @@ use chrono::TimeDelta;
 use super::Lifecycle;
 use crate::chat::events::{Effect, Lease, Reply, Ticket, WaiterId};
 use crate::chat::leases::{Leases, later};
-use crate::chat::phase::{Origin, Phase, Promise, Running, Stopping, Unsaved};
+use crate::chat::phase::{Origin, Phase, Promise, Running, Unsaved};
 use crate::clock::Timestamp;
-use crate::engine::EngineError;
-use crate::ids::{Generation, LeaseId};
+use crate::ids::LeaseId;
 use crate::outcome::{NotSaved, SandboxError};
-use crate::profile::OnExpire;
-use crate::sandbox::{Reason, Sandbox, Status};
+use crate::sandbox::{Sandbox, Status};
 
 /// Activity is written down at most this often per chat: a crash costs a sandbox at most so much of its idle time.
 const ACTIVITY_GRAIN: TimeDelta = TimeDelta::seconds(5);
-
-/// A stopped sandbox is kept for this long, lest stopped ones fill the disk.
-const STOPPED_FOR: TimeDelta = TimeDelta::hours(24);
-
-/// When a stop that failed is tried again.
-const STOP_AGAIN: TimeDelta = TimeDelta::seconds(5);
 
 impl Running {
     /// Whoever asks for it uses it.
@@ -118,95 +110,13 @@ impl Lifecycle {
         }
     }
 
-    /// What is decided here is decided with what is known now: whoever reached the mailbox first has won.
-    pub(super) fn due(&mut self, now: Timestamp) {
-        let keeps = self.on_expire() == OnExpire::Stop;
-        match &mut self.phase {
-            Phase::Running(running) => match running.is_over(now) {
-                None => self.rearm(),
-                Some(reason) => self.expire(reason, now),
-            },
-            Phase::Failed(failed) => match failed.sandbox.expiry(now) {
-                None => self.rearm(),
-                // Its processes have ended already; what is to be kept is its container.
-                Some(reason) if keeps && failed.sandbox.reason != Reason::Vanished => {
-                    let sandbox = failed.sandbox.clone();
-                    self.rest(sandbox, reason);
-                }
-                Some(_) => self.remove(Reason::Expired, false),
-            },
-            Phase::Stopped(sandbox) if now >= kept_until(sandbox) => self.remove(Reason::Expired, false),
-            Phase::Stopped(_) => self.rearm(),
-            Phase::Unknown(_) | Phase::Absent | Phase::Creating(_) | Phase::Deleting(_) => {}
-        }
-    }
-
-    fn expire(&mut self, reason: Reason, now: Timestamp) {
-        let on_expire = self.on_expire();
-        let Phase::Running(running) = &mut self.phase else { return };
-        match (on_expire, running.sandbox.container.clone()) {
-            (OnExpire::Stop, Some(container)) => {
-                let before = running.stopping.replace(Stopping { reason, again_at: None });
-                if !before.is_some_and(|stopping| stopping.is_under_way()) {
-                    self.effects.push(Effect::Stop { generation: self.generation, container });
-                }
-            }
-            _ => {
-                let waiting = self.phase.take_verifying();
-                self.remove(reason, true);
-                self.replay(waiting, now);
-            }
-        }
-    }
-
-    pub(super) fn stopped(&mut self, generation: Generation, result: Result<(), EngineError>, now: Timestamp) {
-        if generation != self.generation {
-            return;
-        }
-        let Phase::Running(running) = &mut self.phase else { return };
-        let Some(stopping) = &mut running.stopping else { return };
-        if result.is_err() {
-            stopping.again_at = Some(now + STOP_AGAIN);
-            self.rearm();
-            // It may have ended all the same, or be gone, and then nothing is left to be stopped.
-            return self.check();
-        }
-        let waiting = self.phase.take_verifying();
-        self.come_to_rest();
-        self.replay(waiting, now);
-    }
-
-    /// What becomes of the sandbox that is there at its end.
-    fn on_expire(&self) -> OnExpire {
-        let profile = self.sandbox().and_then(|sandbox| self.rules.profiles.get(&sandbox.profile));
-        profile.map(|profile| profile.on_expire).unwrap_or_default()
-    }
-
-    /// The processes of what was to be stopped have ended.
-    pub(super) fn come_to_rest(&mut self) {
-        self.abandon_changes(Status::Stopped);
-        if let Phase::Running(running) = &self.phase {
-            let reason = running.stopping.map_or(Reason::Expired, |stopping| stopping.reason);
-            self.rest(running.sandbox.clone(), reason);
-        }
-    }
-
-    /// Keeps the container of a sandbox at its end for a while.
-    fn rest(&mut self, mut sandbox: Sandbox, reason: Reason) {
-        self.enter(&mut sandbox, Status::Stopped, reason, None);
-        self.note(&sandbox);
-        self.leases = Leases::default();
-        self.phase = Phase::Stopped(Box::new(sandbox));
-        self.rearm();
-    }
-
     /// Idle time is time in which somebody could have come: what the clock skipped does not count. An absolute deadline
     /// is a time of day and stays.
     pub(super) fn clock_stepped(&mut self, by: TimeDelta) {
         let shifted = |at: Timestamp| at.checked_add_signed(by).unwrap_or(at);
         self.leases.shift(by);
         if let Phase::Running(running) = &mut self.phase {
-            running.noted_activity = shifted(running.noted_activity);
+            running.noted_activity = shifted(running.sandbox.last_activity_at);
             running.unsaved.iter_mut().for_each(|change| change.before.leases.shift(by));
             if let Some(stopping) = &mut running.stopping {
                 stopping.again_at = stopping.again_at.map(shifted);
@@ -258,28 +168,6 @@ impl Lifecycle {
         let (session, at) = (running.sandbox.session, running.sandbox.last_activity_at);
         let unnoted = std::mem::replace(&mut running.noted_activity, at) != at;
         unnoted.then_some(Effect::NoteActivity { session, at })
-    }
-
-    /// Rearms outside of any event.
-    pub fn rearmed(&mut self) -> Vec<Effect> {
-        self.rearm();
-        std::mem::take(&mut self.effects)
-    }
-
-    /// Asks to be told again when the next deadline comes.
-    pub(super) fn rearm(&mut self) {
-        let at = match &self.phase {
-            Phase::Running(running) => match running.stopping {
-                None => running.sandbox.end().0,
-                Some(Stopping { again_at: Some(at), .. }) => at,
-                // The end of the try under way decides.
-                Some(Stopping { again_at: None, .. }) => return,
-            },
-            Phase::Failed(failed) => failed.sandbox.end().0,
-            Phase::Stopped(sandbox) => kept_until(sandbox),
-            Phase::Unknown(_) | Phase::Absent | Phase::Creating(_) | Phase::Deleting(_) => return,
-        };
-        self.effects.push(Effect::Arm { at });
     }
 
     /// What runs, and who holds it; or an answer that nothing does.
@@ -344,9 +232,4 @@ impl Lifecycle {
         }
         Some(sandbox)
     }
-}
-
-/// When a stopped sandbox goes.
-fn kept_until(stopped: &Sandbox) -> Timestamp {
-    stopped.end().0.checked_add_signed(STOPPED_FOR).unwrap_or(Timestamp::MAX_UTC)
 }

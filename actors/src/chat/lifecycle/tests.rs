@@ -19,13 +19,13 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::*;
-use crate::chat::discovery::Found;
-use crate::chat::events::Lease;
+use crate::chat::discovery::{Found, Liveness};
+use crate::chat::events::{LaunchFailure, Launched, Lease, Remains};
 use crate::engine::{ContainerState, EngineError, Exit, Health, Observed};
 use crate::host_path::HostPath;
-use crate::ids::{InstanceName, LeaseId};
+use crate::ids::{ContainerId, InstanceName, LeaseId};
 use crate::labels::SessionLabels;
-use crate::outcome::Death;
+use crate::outcome::{Death, NotSaved};
 use crate::profile::{OnExpire, Restart};
 use crate::request::tests::request;
 use disk::{Disk, no_room};

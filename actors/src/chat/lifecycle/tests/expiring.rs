@@ -191,6 +191,19 @@ fn a_stop_that_fails_is_tried_again() {
 }
 
 #[test]
+fn a_stop_is_tried_again_as_soon_whatever_the_clock_does() {
+    let mut stage = stopping();
+    stage.stop_fails();
+    stage.checked(Liveness::Alive);
+    stage.now -= DAY;
+    stage.tell(Event::ClockStepped { by: -chrono::TimeDelta::from_std(DAY).unwrap() });
+    assert_eq!(stage.deadline, Some(stage.now + STOP_AGAIN));
+    stage.wait_until_due();
+    stage.stop_succeeds();
+    assert_eq!(stage.seen().unwrap().status, Status::Stopped, "its end stands");
+}
+
+#[test]
 fn a_stop_that_succeeded_unheard_is_seen() {
     let mut stage = stopping();
     stage.stop_fails();

@@ -142,10 +142,16 @@ fn a_create_does_not_wait_for_a_restart_that_is_only_planned() {
 
 #[test]
 fn delete_while_restarting_cancels_it_and_leaves_nothing() {
-    let mut stage = restarting();
+    let mut stage = Stage::running_under(on_failure());
+    let lease = Lease { id: LeaseId::random(), duration: STEADY, durable: false };
+    stage.lease(lease);
+    stage.dies();
+    stage.restart();
     let before = stage.seen().unwrap();
     let create = stage.create();
     let delete = stage.delete();
+    let release = stage.release(lease.id);
+    assert!(matches!(stage.kept_answer(release), Err(SandboxError::NotRunning { .. })), "it went with the sandbox");
     let (relaunching, _) = stage.relaunch();
     assert_eq!(stage.cancel(), relaunching);
     assert_eq!(stage.on_disk().unwrap().status, Status::Deleting, "should the service end now, the next one goes on");
@@ -196,6 +202,7 @@ fn a_sandbox_that_vanishes_before_its_restart_is_not_tried_again() {
     stage.relaunch_fails(gone.into());
     let sandbox = stage.seen().unwrap();
     assert_eq!((sandbox.status, sandbox.reason), (Status::Failed, Reason::Vanished));
+    assert_eq!(stage.on_disk(), Some(&sandbox));
     stage.assert_nothing_is_open();
 }
 

@@ -1,0 +1,130 @@
+//! When a sandbox ends, and what happens then.
+
+use chrono::TimeDelta;
+
+use super::Lifecycle;
+use crate::chat::events::Effect;
+use crate::chat::leases::Leases;
+use crate::chat::phase::{Phase, Stopping};
+use crate::clock::Timestamp;
+use crate::engine::EngineError;
+use crate::ids::Generation;
+use crate::profile::OnExpire;
+use crate::sandbox::{Reason, Sandbox, Status};
+
+/// A stopped sandbox is kept for this long, lest stopped ones fill the disk.
+const STOPPED_FOR: TimeDelta = TimeDelta::hours(24);
+
+/// When a stop that failed is tried again.
+const STOP_AGAIN: TimeDelta = TimeDelta::seconds(5);
+
+impl Lifecycle {
+    /// Rearms outside of any event.
+    pub fn rearmed(&mut self) -> Vec<Effect> {
+        self.rearm();
+        std::mem::take(&mut self.effects)
+    }
+
+    /// Asks to be told again when the next deadline comes.
+    pub(super) fn rearm(&mut self) {
+        let at = match &self.phase {
+            Phase::Running(running) => match running.stopping {
+                None => running.sandbox.end().0,
+                Some(Stopping { again_at: Some(at), .. }) => at,
+                // The end of the try under way decides.
+                Some(Stopping { again_at: None, .. }) => return,
+            },
+            Phase::Failed(failed) => failed.sandbox.end().0,
+            Phase::Stopped(sandbox) => kept_until(sandbox),
+            Phase::Unknown(_) | Phase::Absent | Phase::Creating(_) | Phase::Deleting(_) => return,
+        };
+        self.effects.push(Effect::Arm { at });
+    }
+
+    /// What is decided here is decided with what is known now: whoever reached the mailbox first has won.
+    pub(super) fn due(&mut self, now: Timestamp) {
+        let keeps = self.on_expire() == OnExpire::Stop;
+        match &mut self.phase {
+            Phase::Running(running) => match running.is_over(now) {
+                None => self.rearm(),
+                Some(reason) => self.expire(reason, now),
+            },
+            Phase::Failed(failed) => match failed.sandbox.expiry(now) {
+                None => self.rearm(),
+                // Its processes have ended already; what is to be kept is its container.
+                Some(reason) if keeps && failed.sandbox.reason != Reason::Vanished => {
+                    let sandbox = failed.sandbox.clone();
+                    self.rest(sandbox, reason);
+                }
+                Some(_) => self.remove(Reason::Expired, false),
+            },
+            Phase::Stopped(sandbox) if now >= kept_until(sandbox) => self.remove(Reason::Expired, false),
+            Phase::Stopped(_) => self.rearm(),
+            Phase::Unknown(_) | Phase::Absent | Phase::Creating(_) | Phase::Deleting(_) => {}
+        }
+    }
+
+    fn expire(&mut self, reason: Reason, now: Timestamp) {
+        let on_expire = self.on_expire();
+        let Phase::Running(running) = &mut self.phase else { return };
+        match (on_expire, running.sandbox.container.clone()) {
+            (OnExpire::Stop, Some(container)) => {
+                let before = running.stopping.replace(Stopping { reason, again_at: None });
+                if !before.is_some_and(|stopping| stopping.is_under_way()) {
+                    self.effects.push(Effect::Stop { generation: self.generation, container });
+                }
+            }
+            _ => {
+                let waiting = self.phase.take_verifying();
+                self.remove(reason, true);
+                self.replay(waiting, now);
+            }
+        }
+    }
+
+    pub(super) fn stopped(&mut self, generation: Generation, result: Result<(), EngineError>, now: Timestamp) {
+        if generation != self.generation {
+            return;
+        }
+        let Phase::Running(running) = &mut self.phase else { return };
+        let Some(stopping) = &mut running.stopping else { return };
+        if result.is_err() {
+            stopping.again_at = Some(now + STOP_AGAIN);
+            self.rearm();
+            // It may have ended all the same, or be gone, and then nothing is left to be stopped.
+            return self.check();
+        }
+        let waiting = self.phase.take_verifying();
+        self.come_to_rest();
+        self.replay(waiting, now);
+    }
+
+    /// What becomes of the sandbox that is there at its end.
+    fn on_expire(&self) -> OnExpire {
+        let profile = self.sandbox().and_then(|sandbox| self.rules.profiles.get(&sandbox.profile));
+        profile.map(|profile| profile.on_expire).unwrap_or_default()
+    }
+
+    /// The processes of what was to be stopped have ended.
+    pub(super) fn come_to_rest(&mut self) {
+        self.abandon_changes(Status::Stopped);
+        if let Phase::Running(running) = &self.phase {
+            let reason = running.stopping.map_or(Reason::Expired, |stopping| stopping.reason);
+            self.rest(running.sandbox.clone(), reason);
+        }
+    }
+
+    /// Keeps the container of a sandbox at its end for a while.
+    fn rest(&mut self, mut sandbox: Sandbox, reason: Reason) {
+        self.enter(&mut sandbox, Status::Stopped, reason, None);
+        self.note(&sandbox);
+        self.leases = Leases::default();
+        self.phase = Phase::Stopped(Box::new(sandbox));
+        self.rearm();
+    }
+}
+
+/// When a stopped sandbox goes.
+fn kept_until(stopped: &Sandbox) -> Timestamp {
+    stopped.end().0.checked_add_signed(STOPPED_FOR).unwrap_or(Timestamp::MAX_UTC)
+}

@@ -1,0 +1,89 @@
+//! Whether what runs still does: hints are taken as a reason to look, and a look decides.
+
+use super::Lifecycle;
+use crate::chat::discovery::Liveness;
+use crate::chat::events::Effect;
+use crate::chat::phase::{Phase, Running};
+use crate::clock::Timestamp;
+use crate::ids::{ContainerId, Generation};
+use crate::sandbox::{Reason, Status};
+
+impl Lifecycle {
+    /// Goes on with a sandbox that runs.
+    pub(super) fn run(&mut self, running: Running) {
+        self.effects.push(Effect::Arm { at: running.sandbox.end().0 });
+        self.phase = Phase::Running(Box::new(running));
+        self.check_again();
+    }
+
+    /// Looks whether what runs still does, unless a look is under way.
+    pub(super) fn check(&mut self) {
+        if let Phase::Running(running) = &mut self.phase
+            && let Some(container) = running.sandbox.container.clone()
+            && !std::mem::replace(&mut running.checking, true)
+        {
+            self.stirred = false;
+            self.effects.push(Effect::Check { generation: self.generation, container });
+        }
+    }
+
+    /// The engine tells of an event; what it means is for a look to say.
+    pub(super) fn stirred(&mut self, container: &ContainerId) {
+        self.stirred = match &self.phase {
+            // Which container it is going to be is not known yet.
+            Phase::Unknown(_) | Phase::Creating(_) => true,
+            Phase::Running(running) => self.stirred || running.sandbox.container.as_ref() == Some(container),
+            Phase::Absent | Phase::Stopped(_) | Phase::Failed(_) | Phase::Deleting(_) => false,
+        };
+        self.check_again();
+    }
+
+    /// Looks if something happened that the last look may not have seen.
+    fn check_again(&mut self) {
+        if self.stirred {
+            self.check();
+        }
+    }
+
+    /// A listing showed this one alive, or none. It is older than what is known here, so a difference is a reason to
+    /// look, and nothing more.
+    pub(super) fn seen(&mut self, container: Option<&ContainerId>) {
+        if self.sandbox().is_some_and(|sandbox| sandbox.container.as_ref() != container) {
+            self.check();
+        }
+    }
+
+    pub(super) fn checked(&mut self, generation: Generation, liveness: Liveness, now: Timestamp) {
+        if generation != self.generation {
+            return;
+        }
+        let Phase::Running(running) = &mut self.phase else { return };
+        running.checking = false;
+        let waiting = std::mem::take(&mut running.verifying);
+        let (reason, message) = match liveness {
+            // Unknown is not gone: the sandbox is handed out as what it was when it was last seen.
+            Liveness::Alive | Liveness::Unknown(_) => {
+                running.verified_at = now;
+                self.replay(waiting, now);
+                return self.check_again();
+            }
+            Liveness::Ended(death) => match running.stopping {
+                None => (death.reason(), Some(death.to_string())),
+                // It ended because it was told to, and whoever told it will say so.
+                Some(stopping) if stopping.is_under_way() => return self.replay(waiting, now),
+                Some(_) => {
+                    self.come_to_rest();
+                    return self.replay(waiting, now);
+                }
+            },
+            Liveness::Vanished => (Reason::Vanished, Some("its container was removed by somebody else".to_owned())),
+        };
+        let restarts = running.restarts_so_far(now);
+        let mut sandbox = running.sandbox.clone();
+        self.abandon_changes(Status::Failed);
+        self.enter(&mut sandbox, Status::Failed, reason, message);
+        self.note(&sandbox);
+        self.fail(sandbox, restarts);
+        self.replay(waiting, now);
+    }
+}

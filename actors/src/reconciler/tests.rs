@@ -1,0 +1,360 @@
+//! A pass over an engine and a journal in memory. Root is a puppet: it says who has an actor, and remembers who got one.
+
+use std::path::Path;
+use std::sync::Mutex;
+
+use async_trait::async_trait;
+use tokio::sync::Semaphore;
+
+use super::*;
+use crate::chat::{Rules, TeardownLimits};
+use crate::clock::{Clock, SystemClock};
+use crate::container::{MountPoints, compose};
+use crate::directories::{ChatDirectories, DirectoryError};
+use crate::engine::bounded::{Bounded, EngineLimits};
+use crate::engine::fake::{FakeEngine, Fault as EngineFault};
+use crate::engine::{ContainerState, Observed, Operation};
+use crate::host_path::HostPath;
+use crate::ids::{ContainerId, SessionId};
+use crate::journal::JournalHandle;
+use crate::journal::memory::{Fault, MemoryJournal};
+use crate::probe::{NotReady, Probe};
+use crate::profile::User;
+use crate::reconciler::plan::Because;
+use crate::request::CreateRequest;
+use crate::request::tests::request;
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+struct Stage {
+    engine: FakeEngine,
+    journal: MemoryJournal,
+    world: Arc<World>,
+    reconciler: ActorRef<Message>,
+    root: Arc<Mutex<Puppet>>,
+}
+
+/// What root is told, and what it answers.
+#[derive(Debug, Default)]
+struct Puppet {
+    attended: BTreeSet<ChatId>,
+    /// The sandboxes that got an actor, and what was on disk by then.
+    attends: Vec<(Vec<Sandbox>, Vec<Sandbox>)>,
+}
+
+struct Root(Arc<Mutex<Puppet>>, MemoryJournal);
+
+impl Actor for Root {
+    type Msg = root::Message;
+    type State = ();
+    type Arguments = ();
+
+    async fn pre_start(&self, _: ActorRef<root::Message>, (): ()) -> Result<(), ActorProcessingErr> {
+        Ok(())
+    }
+
+    async fn handle(
+        &self,
+        _: ActorRef<root::Message>,
+        message: root::Message,
+        (): &mut (),
+    ) -> Result<(), ActorProcessingErr> {
+        let mut puppet = self.0.lock().unwrap();
+        match message {
+            root::Message::Attended { chats } => drop(chats.send(puppet.attended.clone())),
+            root::Message::Attend { sandboxes, attended } => {
+                let sandboxes: Vec<_> = sandboxes.into_iter().map(|sandbox| *sandbox).collect();
+                puppet.attended.extend(sandboxes.iter().map(|sandbox| sandbox.chat));
+                puppet.attends.push((sandboxes, self.1.sandboxes()));
+                let _ = attended.send(());
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+/// Nobody is created here.
+struct Nothing;
+
+#[async_trait]
+impl Probe for Nothing {
+    async fn http(&self, _: std::net::SocketAddr, _: &str) -> Result<(), NotReady> {
+        unreachable!()
+    }
+    async fn tcp(&self, _: std::net::SocketAddr) -> Result<(), NotReady> {
+        unreachable!()
+    }
+}
+
+#[async_trait]
+impl ChatDirectories for Nothing {
+    async fn prepare(&self, _: ChatId, _: Option<User>) -> Result<HostPath, DirectoryError> {
+        unreachable!()
+    }
+}
+
+fn path(text: &str) -> HostPath {
+    HostPath::from_canonical(Path::new(text)).unwrap()
+}
+
+fn points() -> MountPoints {
+    MountPoints {
+        chat: "/chat".into(),
+        volume: "/volume".into(),
+        dependencies: "/dependencies".into(),
+        lambda_tools: "/lambda-tools".into(),
+        dependencies_source: path("/srv/dependencies"),
+        lambda_tools_source: path("/srv/tools"),
+    }
+}
+
+fn long_ago() -> Timestamp {
+    SystemClock.now() - TimeDelta::hours(1)
+}
+
+/// Puts a running container of the chat on the engine; answers the sandbox that it is.
+fn place(engine: &FakeEngine, chat: ChatId, created_at: Timestamp) -> Sandbox {
+    let request = CreateRequest { chat, ttl: Some(PATIENCE * 1000), ..request() };
+    let instance = "default".parse().unwrap();
+    let spec = compose(&instance, &points(), &request, path("/srv/chat"), SessionId::random(), created_at);
+    let observed = Observed {
+        id: ContainerId::new(format!("container of {chat}")),
+        name: spec.name.to_string(),
+        image: spec.image.clone(),
+        labels: spec.labels.clone(),
+        state: ContainerState::Running,
+        started_at: Some(created_at),
+        address: None,
+        health: None,
+    };
+    engine.place(observed.clone(), spec);
+    Found::recognise(observed, &instance).unwrap().sandbox(created_at)
+}
+
+fn chat(n: u8) -> ChatId {
+    ChatId::new(uuid::Uuid::from_u128(n.into()))
+}
+
+impl Stage {
+    /// A service that starts with a journal that holds these, or has no history.
+    async fn starting(records: Option<Vec<Sandbox>>, engine: FakeEngine) -> Self {
+        let journal = MemoryJournal::new();
+        let (handle, _) = JournalHandle::start(journal.clone(), PATIENCE, None).await.unwrap();
+        if let Some(records) = &records {
+            let records = records.iter().cloned().map(|record| Draft::Save(Box::new(record)));
+            handle.write(records.chain([Draft::Rebuilt]).collect()).await.unwrap();
+        }
+        let limits = EngineLimits {
+            identify: PATIENCE,
+            network: PATIENCE,
+            image: PATIENCE,
+            create: PATIENCE,
+            start: PATIENCE,
+            inspect: PATIENCE,
+            list: PATIENCE,
+            logs: PATIENCE,
+        };
+        let world = Arc::new(World {
+            instance: "default".parse().unwrap(),
+            engine: Bounded::new(Arc::new(engine.clone()), limits),
+            engine_slots: Arc::new(Semaphore::new(1)),
+            probe: Arc::new(Nothing),
+            directories: Arc::new(Nothing),
+            clock: Arc::new(SystemClock),
+            mounts: points(),
+            teardown: TeardownLimits { graceful: PATIENCE, remove: PATIENCE, total: PATIENCE },
+            journal: handle,
+            rules: Rules { trust: PATIENCE, profiles: Arc::default() },
+        });
+        let fresh = records.is_none();
+        let contents = Contents { sandboxes: records.unwrap_or_default(), last_event: 0, fresh };
+        let puppet = Arc::new(Mutex::new(Puppet::default()));
+        let (root, _) = Root::spawn(None, Root(Arc::clone(&puppet), journal.clone()), ()).await.unwrap();
+        let arguments = Arguments {
+            world: Arc::clone(&world),
+            root,
+            interval: PATIENCE * 1000,
+            unattended: Some(Arc::new(contents)),
+        };
+        let (reconciler, _) = Reconciler::spawn(None, Reconciler, arguments).await.unwrap();
+        Self { engine, journal, world, reconciler, root: puppet }
+    }
+
+    async fn pass(&self) -> Result<Report, EngineError> {
+        self.pass_with(false).await
+    }
+
+    async fn pass_with(&self, dry_run: bool) -> Result<Report, EngineError> {
+        let pass = |report| Message::Pass { because: Trigger::Request, dry_run, report: Some(report) };
+        ask(&self.reconciler, pass).await.unwrap()
+    }
+
+    /// As if a chat had been served meanwhile.
+    fn has_an_actor(&self, chat: ChatId) {
+        self.root.lock().unwrap().attended.insert(chat);
+    }
+
+    async fn write(&self, draft: Draft) {
+        self.world.journal.write(vec![draft]).await.unwrap();
+    }
+
+    /// Who got an actor in the last pass, and how.
+    fn attended(&self) -> Vec<(ChatId, Status)> {
+        let root = self.root.lock().unwrap();
+        let (sandboxes, _) = root.attends.last().expect("somebody got an actor");
+        sandboxes.iter().map(|sandbox| (sandbox.chat, sandbox.status)).collect()
+    }
+}
+
+#[tokio::test]
+async fn what_was_promised_and_is_there_gets_its_actor_without_being_written_again() {
+    let engine = FakeEngine::new();
+    let record = place(&engine, chat(1), long_ago());
+    let stage = Stage::starting(Some(vec![record]), engine).await;
+    let commits = stage.journal.commits();
+    stage.pass().await.unwrap();
+    assert_eq!(stage.attended(), [(chat(1), Status::Running)]);
+    assert_eq!(stage.journal.commits(), commits);
+}
+
+#[tokio::test]
+async fn a_pass_never_writes_over_what_a_chat_may_have_written() {
+    let engine = FakeEngine::new();
+    place(&engine, chat(1), SystemClock.now());
+    let stage = Stage::starting(Some(vec![]), engine).await;
+    stage.pass().await.unwrap();
+    assert_eq!(stage.attended(), [(chat(1), Status::Deleting)], "unless it has an actor by now");
+    assert!(stage.journal.sandboxes().is_empty(), "whose sandbox it may be, just created");
+}
+
+#[tokio::test]
+async fn a_sandbox_that_was_deleted_before_the_first_pass_does_not_come_back() {
+    let gone = place(&FakeEngine::new(), chat(1), long_ago());
+    let stage = Stage::starting(Some(vec![gone.clone()]), FakeEngine::new()).await;
+    stage.write(Draft::Forget { chat: gone.chat, session: gone.session }).await;
+    assert!(stage.pass().await.unwrap().actions.is_empty());
+}
+
+#[tokio::test]
+async fn a_record_without_a_container_is_still_a_promise() {
+    let vanished = place(&FakeEngine::new(), chat(1), long_ago());
+    let stage = Stage::starting(Some(vec![vanished]), FakeEngine::new()).await;
+    stage.pass().await.unwrap();
+    assert_eq!(stage.attended(), [(chat(1), Status::Failed)]);
+}
+
+#[tokio::test]
+async fn a_pass_that_cannot_list_does_nothing_and_the_next_one_does_it_all() {
+    let engine = FakeEngine::new();
+    let record = place(&engine, chat(1), long_ago());
+    let stage = Stage::starting(Some(vec![record]), engine).await;
+    stage.engine.fail_next(Operation::List, EngineFault::unreachable());
+    assert!(stage.pass().await.is_err());
+    assert!(stage.root.lock().unwrap().attends.is_empty());
+    stage.pass().await.unwrap();
+    assert_eq!(stage.attended(), [(chat(1), Status::Running)]);
+}
+
+#[tokio::test]
+async fn a_dry_run_tells_and_changes_nothing() {
+    let engine = FakeEngine::new();
+    place(&engine, chat(1), long_ago());
+    let stage = Stage::starting(None, engine).await;
+    let report = stage.pass_with(true).await.unwrap();
+    let [Action::Attend { because: Because::AdoptedFromLabels, .. }] = &report.actions[..] else {
+        panic!("{report:?}")
+    };
+    assert!(stage.root.lock().unwrap().attends.is_empty());
+    assert!(stage.journal.sandboxes().is_empty() && stage.world.journal.is_fresh());
+    assert_eq!(stage.pass().await.unwrap().actions.len(), 1, "and it is still to be done");
+}
+
+#[tokio::test]
+async fn after_the_first_pass_a_container_is_removed_only_if_the_journal_has_no_record_of_it() {
+    let stage = Stage::starting(Some(vec![]), FakeEngine::new()).await;
+    stage.pass().await.unwrap();
+    let promised = place(&stage.engine, chat(1), long_ago());
+    place(&stage.engine, chat(2), long_ago());
+    stage.write(Draft::Save(Box::new(promised))).await;
+    stage.pass().await.unwrap();
+    assert_eq!(stage.attended(), [(chat(1), Status::Running), (chat(2), Status::Deleting)]);
+}
+
+#[tokio::test]
+async fn what_labels_tell_is_on_disk_before_it_has_an_actor() {
+    let engine = FakeEngine::new();
+    place(&engine, chat(1), long_ago());
+    let stage = Stage::starting(None, engine).await;
+    stage.pass().await.unwrap();
+    assert_eq!(stage.attended(), [(chat(1), Status::Running)]);
+    let (_, on_disk) = &stage.root.lock().unwrap().attends[0];
+    assert_eq!(on_disk.len(), 1);
+    assert!(!stage.world.journal.is_fresh(), "from now on, a container without a record was never promised");
+}
+
+#[tokio::test]
+async fn what_cannot_be_written_is_not_adopted_and_labels_stay_trusted() {
+    let engine = FakeEngine::new();
+    place(&engine, chat(1), long_ago());
+    let stage = Stage::starting(None, engine).await;
+    stage.journal.fail_always(Fault::full());
+    assert!(stage.pass().await.is_err());
+    assert!(stage.root.lock().unwrap().attends.is_empty());
+    assert!(stage.world.journal.is_fresh());
+    stage.journal.heal();
+    stage.pass().await.unwrap();
+    assert_eq!(stage.attended(), [(chat(1), Status::Running)]);
+    assert!(!stage.world.journal.is_fresh());
+}
+
+#[tokio::test]
+async fn labels_stay_trusted_until_a_chat_that_looks_for_itself_has_its_record() {
+    let engine = FakeEngine::new();
+    let sandbox = place(&engine, chat(1), long_ago());
+    let stage = Stage::starting(None, engine).await;
+    stage.has_an_actor(chat(1));
+    stage.pass().await.unwrap();
+    assert!(stage.world.journal.is_fresh(), "its actor may still have to find out what it has");
+    stage.write(Draft::Save(Box::new(sandbox))).await;
+    stage.pass().await.unwrap();
+    assert!(!stage.world.journal.is_fresh());
+}
+
+#[tokio::test]
+async fn what_is_being_created_does_not_keep_labels_trusted() {
+    let stage = Stage::starting(None, FakeEngine::new()).await;
+    place(&stage.engine, chat(1), SystemClock.now() + TimeDelta::seconds(1));
+    stage.has_an_actor(chat(1));
+    stage.pass().await.unwrap();
+    assert!(!stage.world.journal.is_fresh(), "no journal that is lost can have promised it");
+}
+
+#[tokio::test]
+async fn a_look_writes_down_what_it_adopts_or_finds_nothing() {
+    let engine = FakeEngine::new();
+    let sandbox = place(&engine, chat(1), long_ago());
+    let stage = Stage::starting(None, engine).await;
+    stage.journal.fail_next(Fault::full());
+    assert!(look(&stage.world, chat(1)).await.is_err());
+    let looked = look(&stage.world, chat(1)).await.unwrap().unwrap();
+    assert_eq!((looked.status, looked.session), (Status::Running, sandbox.session));
+    assert_eq!(stage.journal.sandboxes(), [*looked]);
+}
+
+#[tokio::test]
+async fn a_look_finds_what_a_failed_actor_has_handed_over() {
+    let engine = FakeEngine::new();
+    let sandbox = place(&engine, chat(1), long_ago());
+    let stage = Stage::starting(Some(vec![]), engine).await;
+    let begun = stage.journal.commits();
+    let gate = stage.journal.hold_next();
+    stage.world.journal.write_later(vec![Draft::Save(Box::new(sandbox.clone()))]);
+    stage.journal.reached(begun + 1).await;
+    let renewed = Sandbox { expires_at: sandbox.expires_at + PATIENCE, ..sandbox };
+    stage.world.journal.write_later(vec![Draft::Save(Box::new(renewed.clone()))]);
+    let mut looking = Box::pin(look(&stage.world, chat(1)));
+    assert!(futures_util::poll!(&mut looking).is_pending());
+    gate.open();
+    assert_eq!(looking.await.unwrap().unwrap().expires_at, renewed.expires_at);
+}
