@@ -81,6 +81,8 @@ pub struct Service {
     grace: Duration,
     /// Ends what goes on in the background.
     background: CancellationToken,
+    /// What was promised is there again.
+    reconciled: CancellationToken,
 }
 
 /// What the service is given of the outside.
@@ -120,13 +122,14 @@ impl Service {
 
         let rhythm = Rhythm { reap: config.reaper.tick, reconcile: config.reconciler.interval };
         let (sandboxes, root_ended) = Sandboxes::start(world, contents, rhythm).await?;
-        let background = CancellationToken::new();
+        let (background, reconciled) = (CancellationToken::new(), CancellationToken::new());
         let mut groundwork = Groundwork {
             engine: engine.clone(),
             sandboxes: sandboxes.clone(),
             networks: networks(config, &instance, &profiles),
             instance: instance.clone(),
             lock: None,
+            reconciled: reconciled.clone(),
         };
         match groundwork.lay().await {
             Err(error @ GroundworkError::Instance(_)) => return Err(error.into()),
@@ -136,7 +139,10 @@ impl Service {
             Ok(()) => {}
         }
         tokio::spawn(background.clone().run_until_cancelled_owned(groundwork.keep()));
-        tokio::spawn(background.clone().run_until_cancelled_owned(systemd::feed_watchdog(sandboxes.clone())));
+        if let Some(limit) = systemd::watchdog_limit() {
+            let watch = systemd::watch_progress(sandboxes.clone(), limit, systemd::feed_watchdog);
+            tokio::spawn(background.clone().run_until_cancelled_owned(watch));
+        }
 
         let handler = Handler {
             instance,
@@ -149,14 +155,14 @@ impl Service {
             started: Instant::now(),
         };
         let server = Server::new(handler, limits(config), access);
-        Ok(Self { sandboxes, root_ended, server, listener, grace: config.shutdown.grace, background })
+        Ok(Self { sandboxes, root_ended, server, listener, grace: config.shutdown.grace, background, reconciled })
     }
 
     /// Serves until `stop` is cancelled, and then until what was under way is done. Sandboxes stay.
     pub async fn run(self, stop: CancellationToken) -> Result<(), ServiceError> {
-        let Service { sandboxes, mut root_ended, server, listener, grace, background } = self;
+        let Service { sandboxes, mut root_ended, server, listener, grace, background, reconciled } = self;
         let serving = tokio::spawn(server.serve(listener, stop.clone(), grace));
-        systemd::ready();
+        tokio::spawn(stop.clone().run_until_cancelled_owned(systemd::report_ready(reconciled)));
         let outcome = tokio::select! {
             () = stop.cancelled() => Ok(()),
             // Nothing can be answered any more: better to be started again.
@@ -182,6 +188,8 @@ struct Groundwork {
     networks: Vec<NetworkSpec>,
     instance: InstanceName,
     lock: Option<InstanceLock>,
+    /// Cancelled once it is laid.
+    reconciled: CancellationToken,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -208,13 +216,14 @@ impl Groundwork {
             self.engine.ensure_network(network).await?;
         }
         self.sandboxes.reconcile(Trigger::Start, false).await?;
+        self.reconciled.cancel();
         Ok(())
     }
 
-    /// Tries until the engine has answered once, and then holds the instance as long as the service runs.
+    /// Tries until it is laid, and then holds the instance as long as the service runs.
     async fn keep(mut self) {
         let mut pause = FIRST_PAUSE;
-        while self.lock.is_none() || !self.sandboxes.is_listed().await {
+        while !self.reconciled.is_cancelled() {
             tokio::time::sleep(pause).await;
             if let Err(error) = self.lay().await {
                 tracing::debug!(%error, "the engine does not answer yet");

@@ -8,6 +8,11 @@ use std::time::Duration;
 use listenfd::ListenFd;
 use sandboxd_actors::sandboxes::Sandboxes;
 use sd_notify::NotifyState;
+use tokio::time::MissedTickBehavior;
+use tokio_util::sync::CancellationToken;
+
+/// How much longer a start may take, each time that is asked for.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The listening socket that systemd holds for the service, if it was started for one. It outlives a restart of the
 /// service: callers wait instead of being refused.
@@ -19,8 +24,14 @@ pub fn inherited_listener() -> io::Result<Option<UnixListener>> {
     Ok(listener)
 }
 
-/// Requests are served, and what was promised is there again.
-pub fn ready() {
+/// Says that the service is ready once it is: what was promised is there again. Until then it serves, with nothing to
+/// serve from, and asks not to be given up for an engine that takes its time.
+pub async fn report_ready(reconciled: CancellationToken) {
+    while !reconciled.is_cancelled() {
+        let more_time = u32::try_from(PATIENCE.as_micros()).unwrap_or(u32::MAX);
+        tell(&[NotifyState::ExtendTimeoutUsec(more_time), NotifyState::Status("waiting for the engine")]);
+        let _ = tokio::time::timeout(PATIENCE / 3, reconciled.cancelled()).await;
+    }
     tell(&[NotifyState::Ready, NotifyState::Status("serving")]);
 }
 
@@ -28,18 +39,28 @@ pub fn stopping() {
     tell(&[NotifyState::Stopping, NotifyState::Status("finishing what is under way")]);
 }
 
-/// Feeds the watchdog as long as root, reaper and journal get on with their work. If one of them is stuck, it starves,
-/// and the service is started anew.
-pub async fn feed_watchdog(sandboxes: Sandboxes) {
-    let Some(limit) = sd_notify::watchdog_enabled() else { return };
-    let pause = limit / 3;
+/// How long the watchdog waits before it has the service started anew, if there is one.
+pub fn watchdog_limit() -> Option<Duration> {
+    sd_notify::watchdog_enabled()
+}
+
+pub fn feed_watchdog() {
+    tell(&[NotifyState::Watchdog]);
+}
+
+/// Feeds the watchdog as long as root, reaper and journal get on with their work: at least twice within `limit`. If one
+/// of them is stuck, it starves, and the service is started anew.
+pub async fn watch_progress(sandboxes: Sandboxes, limit: Duration, feed: impl Fn() + Send) {
+    // A look may take as long as the pause between two.
+    let pause = limit / 4;
+    let mut looks = tokio::time::interval(pause.max(Duration::from_millis(1)));
+    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
-        match tokio::time::timeout(pause, sandboxes.progress()).await {
-            Ok(true) => tell(&[NotifyState::Watchdog]),
-            Ok(false) => tracing::error!("root, reaper or journal has ended; the watchdog is not fed"),
-            Err(_) => tracing::error!(waited = ?pause, "root, reaper or journal is stuck; the watchdog is not fed"),
+        looks.tick().await;
+        match sandboxes.stuck(pause).await.as_slice() {
+            [] => feed(),
+            stuck => tracing::error!(?stuck, waited = ?pause, "no progress; the watchdog is not fed"),
         }
-        tokio::time::sleep(pause.max(Duration::from_millis(10))).await;
     }
 }
 

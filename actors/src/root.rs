@@ -93,8 +93,10 @@ pub enum Message {
     },
     /// A child of which there is one failed and may have a successor.
     Restart(Child),
-    /// Answered in turn by this actor and the reaper, as a sign of progress.
+    /// Answered in turn, as a sign of progress.
     Ping(RpcReplyPort<()>),
+    /// The same of the reaper.
+    PingReaper(RpcReplyPort<()>),
     /// Some chats in order of their ids, once it is known which there are.
     Page {
         after: Option<ChatId>,
@@ -217,7 +219,8 @@ impl Actor for Root {
             }
             Message::Restart(_) if state.closed => {}
             Message::Restart(child) => state.start(&myself, child).await,
-            Message::Ping(pong) => state.reaper.cast(reaper::Message::Ping(pong)),
+            Message::Ping(pong) => drop(pong.send(())),
+            Message::PingReaper(pong) => state.reaper.cast(reaper::Message::Ping(pong)),
             Message::Page { after, limit, page } => {
                 let _ = page.send(state.is_listed().then(|| state.roster.page(after, limit)));
             }

@@ -7,6 +7,7 @@ use futures_util::future::join_all;
 use ractor::rpc::CallResult;
 use ractor::{Actor, ActorRef, ActorStatus, RpcReplyPort, SpawnErr};
 use tokio::task::JoinHandle;
+use tokio::time::timeout;
 
 use crate::chat::World;
 use crate::chat::actor::{self as chat, Answer, Call, Keep};
@@ -101,10 +102,24 @@ impl Sandboxes {
         &self.world.journal
     }
 
-    /// Resolves when root and reaper have handled all that was in their mailboxes, and the journal what it was given.
-    pub async fn progress(&self) -> bool {
-        let (mailboxes, journal) = tokio::join!(ask(&self.root, root::Message::Ping), self.world.journal.flush());
-        mailboxes.is_some() && !matches!(journal, Err(JournalError::Stopped | JournalError::TimedOut { .. }))
+    /// Which of root, reaper and journal did not get through what they had been given within `limit`. What reaches the
+    /// reaper comes through root: as long as root is stuck, the reaper cannot show that it is not.
+    pub async fn stuck(&self, limit: Duration) -> Vec<&'static str> {
+        let (root, reaper, journal) = tokio::join!(
+            timeout(limit, ask(&self.root, root::Message::Ping)),
+            timeout(limit, ask(&self.root, root::Message::PingReaper)),
+            timeout(limit, self.world.journal.flush()),
+        );
+        // A commit that failed has come to its end. A full queue has not moved since it filled up.
+        let unmoved = |error| {
+            matches!(error, JournalError::Stopped | JournalError::TimedOut { .. } | JournalError::Overloaded { .. })
+        };
+        let signs = [
+            ("root", root.is_ok_and(|pong| pong.is_some())),
+            ("reaper", reaper.is_ok_and(|pong| pong.is_some())),
+            ("journal", journal.is_ok_and(|flushed| !flushed.is_err_and(unmoved))),
+        ];
+        signs.into_iter().filter_map(|(actor, gets_on)| (!gets_on).then_some(actor)).collect()
     }
 
     /// The sandboxes of the chats after `after`, each as its own actor describes it.
@@ -137,7 +152,7 @@ impl Sandboxes {
     pub async fn shut_down(&self, grace: Duration) {
         let chats = ask(&self.root, |chats| root::Message::Close { chats }).await.unwrap_or_default();
         let settled = join_all(chats.iter().map(|actor| ask(actor, chat::Message::Settle)));
-        if tokio::time::timeout(grace, settled).await.is_err() {
+        if timeout(grace, settled).await.is_err() {
             tracing::warn!(?grace, "work was still under way at the end of the grace period");
         }
         let _ = self.root.stop_and_wait(None, Some(Duration::from_secs(5))).await;
