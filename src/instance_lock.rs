@@ -9,7 +9,7 @@ use rustix::fs::FlockOperation;
 use sandboxd_actors::ids::InstanceName;
 
 /// Writable for everybody, and emptied with each boot.
-const LOCKS: &str = "/run/lock";
+pub const LOCKS: &str = "/run/lock";
 
 #[derive(Debug, thiserror::Error)]
 pub enum InstanceLockError {
