@@ -27,4 +27,5 @@ mod load;
 mod observability;
 mod readiness;
 mod restart;
+mod units;
 mod volumes;

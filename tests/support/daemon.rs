@@ -1,6 +1,7 @@
 //! One run of the real service: started as a process, talked to over its socket, ended by a signal.
 
-use std::process::{Child, ExitStatus};
+use std::os::unix::net::UnixListener;
+use std::process::{Child, Command, ExitStatus};
 use std::sync::mpsc;
 use std::time::Duration;
 
@@ -13,6 +14,9 @@ use tokio::task::JoinHandle;
 use crate::create_params::CreateParams;
 use crate::engine::eventually;
 use crate::installation::Installation;
+
+/// Longer than the engine is waited for.
+const LONGEST_START: Duration = Duration::from_secs(60);
 
 /// Longer than the grace that the tests configure.
 const LONGEST_END: Duration = Duration::from_secs(15);
@@ -107,7 +111,18 @@ impl std::ops::Deref for Daemon {
 impl Installation {
     /// Resolves once the service answers.
     pub(crate) async fn start(self) -> Daemon {
-        let mut process = Process(self.sandboxd().spawn().expect("it can be run"));
+        let command = self.sandboxd();
+        self.run(command).await
+    }
+
+    /// The same with a listening socket handed over, as systemd does it.
+    pub(crate) async fn start_on(self, listener: &UnixListener) -> Daemon {
+        let command = self.activated(listener);
+        self.run(command).await
+    }
+
+    async fn run(self, mut command: Command) -> Daemon {
+        let mut process = Process(command.spawn().expect("it can be run"));
         let client = eventually("the service listens", || {
             let exit = process.0.try_wait().expect("a child");
             assert!(exit.is_none(), "{exit:?}");
@@ -115,7 +130,8 @@ impl Installation {
         })
         .await;
         // It listens before it serves. Any answer will do, and this one takes no engine.
-        call(&client, "", json!({})).await.expect_err("there is no such method");
+        let answer = tokio::time::timeout(LONGEST_START, call(&client, "", json!({}))).await;
+        answer.expect("it serves").expect_err("there is no such method");
         Daemon { process, client, installation: self }
     }
 }

@@ -2,7 +2,9 @@
 //! They go when the test ends, however it ends.
 
 use std::fs::{File, Permissions};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
@@ -132,8 +134,19 @@ impl Installation {
     pub(crate) fn sandboxd(&self) -> Command {
         let mut command = self.command(env!("CARGO_BIN_EXE_sandboxd"));
         command.arg("--config").arg(self.config_file());
-        let log = File::options().create(true).append(true).open(self.log_file()).expect("a log");
-        command.stdout(Stdio::null()).stderr(log);
+        command.stdout(Stdio::null()).stderr(self.open_log());
+        command
+    }
+
+    /// The service, to be started with a listening socket as its descriptor 3. The shell stands in for systemd: only the
+    /// process itself can say in `LISTEN_PID` which one is meant.
+    pub(crate) fn activated(&self, listener: &UnixListener) -> Command {
+        const HAND_OVER: &str = r#"export LISTEN_PID=$$ LISTEN_FDS=1; exec "$@" 3<&0 </dev/null"#;
+        let sandboxd = self.sandboxd();
+        let mut command = self.command("sh");
+        command.args(["-c", HAND_OVER, "sh"]).arg(sandboxd.get_program()).args(sandboxd.get_args());
+        let listener = listener.try_clone().expect("a descriptor");
+        command.stdin(OwnedFd::from(listener)).stdout(Stdio::null()).stderr(self.open_log());
         command
     }
 
@@ -148,6 +161,10 @@ impl Installation {
         let mut command = self.command(env!("CARGO_BIN_EXE_sandboxctl"));
         command.arg("--socket").arg(self.socket()).args(arguments);
         output(command).await
+    }
+
+    fn open_log(&self) -> File {
+        File::options().create(true).append(true).open(self.log_file()).expect("a log")
     }
 
     fn log_file(&self) -> PathBuf {

@@ -1,0 +1,5 @@
+//! The service under systemd: its units, the socket that outlives it, and what it says about itself.
+
+mod activation;
+mod files;
+mod notification;
