@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
-use chrono::SecondsFormat;
+use chrono::{SecondsFormat, TimeDelta};
 
 use crate::clock::Timestamp;
 use crate::host_path::HostPath;
@@ -23,6 +23,11 @@ const SPEC_HASH: &str = "sandboxd.spec-hash";
 const CREATED_AT: &str = "sandboxd.created-at";
 const EXPIRES_AT: &str = "sandboxd.expires-at";
 const IDLE_TIMEOUT: &str = "sandboxd.idle-timeout";
+
+/// The age at which a session ends whose container does not say when, and the idle time-out of one that has none: what an
+/// older version or another program has made is not immortal.
+const DEFAULT_AGE: TimeDelta = TimeDelta::hours(24);
+const DEFAULT_IDLE_TIMEOUT: Duration = Duration::from_secs(2 * 60 * 60);
 
 /// The labels that this version writes and reads.
 const CURRENT_SCHEMA: &str = "1";
@@ -89,6 +94,8 @@ impl SessionLabels {
         if schema != CURRENT_SCHEMA {
             return Err(InvalidLabels::UnknownSchema(schema.to_owned()));
         }
+        let created_at: Timestamp = parsed(labels, CREATED_AT)?;
+        let aged = || created_at.checked_add_signed(DEFAULT_AGE).unwrap_or(created_at);
         Ok(Self {
             instance: parsed(labels, INSTANCE)?,
             chat: parsed(labels, CHAT_ID)?,
@@ -98,12 +105,9 @@ impl SessionLabels {
             port: parsed(labels, PORT)?,
             profile: parsed(labels, PROFILE)?,
             spec_hash: text(labels, SPEC_HASH)?.to_owned(),
-            created_at: parsed(labels, CREATED_AT)?,
-            expires_at: parsed(labels, EXPIRES_AT)?,
-            idle_timeout: read(labels, IDLE_TIMEOUT, |text| {
-                let seconds = text.parse::<f64>().map_err(|error| error.to_string())?;
-                Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())
-            })?,
+            created_at,
+            expires_at: present(labels, EXPIRES_AT, parsed)?.unwrap_or_else(aged),
+            idle_timeout: present(labels, IDLE_TIMEOUT, seconds)?.unwrap_or(DEFAULT_IDLE_TIMEOUT),
         })
     }
 }
@@ -118,6 +122,22 @@ fn read<T, E: std::fmt::Display>(
     parse: impl FnOnce(&str) -> Result<T, E>,
 ) -> Result<T, InvalidLabels> {
     parse(text(labels, label)?).map_err(|error| InvalidLabels::Malformed { label, message: error.to_string() })
+}
+
+/// Reads a label that may be missing.
+fn present<T>(
+    labels: &BTreeMap<String, String>,
+    label: &'static str,
+    read: impl FnOnce(&BTreeMap<String, String>, &'static str) -> Result<T, InvalidLabels>,
+) -> Result<Option<T>, InvalidLabels> {
+    labels.contains_key(label).then(|| read(labels, label)).transpose()
+}
+
+fn seconds(labels: &BTreeMap<String, String>, label: &'static str) -> Result<Duration, InvalidLabels> {
+    read(labels, label, |text| {
+        let seconds = text.parse::<f64>().map_err(|error| error.to_string())?;
+        Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())
+    })
 }
 
 fn parsed<T>(labels: &BTreeMap<String, String>, label: &'static str) -> Result<T, InvalidLabels>
@@ -170,16 +190,29 @@ mod tests {
     fn each_missing_or_broken_label_is_named() {
         let whole = example().encode();
         for label in whole.keys().filter(|label| *label != SPEC_HASH) {
-            let mut missing = whole.clone();
-            missing.remove(label);
-            let error = SessionLabels::decode(&missing).unwrap_err();
-            assert!(error.to_string().contains(label.as_str()), "{error}");
+            if ![EXPIRES_AT, IDLE_TIMEOUT].contains(&label.as_str()) {
+                let mut missing = whole.clone();
+                missing.remove(label);
+                let error = SessionLabels::decode(&missing).unwrap_err();
+                assert!(error.to_string().contains(label.as_str()), "{error}");
+            }
             if label != MANAGED {
                 let mut broken = whole.clone();
                 broken.insert(label.clone(), "\u{1}".into());
                 assert!(SessionLabels::decode(&broken).is_err(), "{label}");
             }
         }
+    }
+
+    #[test]
+    fn a_session_without_a_deadline_ends_at_a_default_age() {
+        let whole = example();
+        let mut labels = whole.encode();
+        labels.remove(EXPIRES_AT);
+        labels.remove(IDLE_TIMEOUT);
+        let expires_at = whole.created_at + DEFAULT_AGE;
+        let aged = SessionLabels { expires_at, idle_timeout: DEFAULT_IDLE_TIMEOUT, ..whole };
+        assert_eq!(SessionLabels::decode(&labels), Ok(aged));
     }
 
     #[test]
