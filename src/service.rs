@@ -116,7 +116,7 @@ impl Service {
             None => Listener::bind(&socket).await?,
         };
         let (journal, contents) = JournalHandle::start(outside.journal, JOURNAL_LIMIT, None).await?;
-        let rules = Rules { trust: TRUST, profiles: Arc::clone(&profiles) };
+        let rules = Rules { trust: TRUST, profiles: Arc::clone(&profiles), max_leases: config.leases.max_per_sandbox };
         let world = world(config, &instance, outside.engine, journal, rules)?;
         let engine = world.engine.clone();
 

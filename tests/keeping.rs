@@ -11,7 +11,7 @@ use sandboxd_actors::ids::ContainerId;
 use sandboxd_actors::journal::memory::Fault;
 use sandboxd_actors::labels;
 use serde_json::{Value, json};
-use support::{Caller, MAX_LEASE, PATIENCE, Service, chat, kind, request};
+use support::{Caller, MAX_LEASE, MAX_LEASES, PATIENCE, Service, chat, kind, request};
 
 async fn create(service: &Service, caller: &mut Caller, chat: &str) {
     let answer = caller.ask(service.create(1, chat)).await;
@@ -178,6 +178,23 @@ async fn a_lease_beyond_the_maximum_is_refused() {
     let refused = call(&mut caller, "sandbox.lease", params).await;
     assert_eq!((kind(&refused), &refused["error"]["data"]["details"]["field"]), ("invalid_params", &json!("duration")));
     lease(&mut caller, &chat, MAX_LEASE.as_secs(), false).await;
+}
+
+#[tokio::test]
+async fn a_sandbox_has_only_so_many_leases() {
+    let service = Service::start().await;
+    let mut caller = service.connect().await;
+    let chat = chat();
+    create(&service, &mut caller, &chat).await;
+    let first = lease(&mut caller, &chat, 100, false).await;
+    for _ in 1..MAX_LEASES {
+        lease(&mut caller, &chat, 100, false).await;
+    }
+    let refused = call(&mut caller, "sandbox.lease", json!({ "chat_id": chat, "duration": 1 })).await;
+    assert_eq!(kind(&refused), "too_many_leases");
+    assert_eq!(refused["error"]["data"]["details"]["limit"], MAX_LEASES);
+    call(&mut caller, "sandbox.release", json!({ "chat_id": chat, "lease_id": first["lease_id"] })).await;
+    lease(&mut caller, &chat, 100, false).await;
 }
 
 // ---- reconciliation ----

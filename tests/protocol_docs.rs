@@ -401,6 +401,7 @@ fn every_error() -> Vec<Error> {
         SandboxError::NotFound { chat },
         SandboxError::NotRunning { chat, status: Status::Failed },
         SandboxError::NoSuchLease { chat, lease: LeaseId::random() },
+        SandboxError::TooManyLeases { chat, limit: 64 },
         SandboxError::NotSaved { chat, error: NotSaved("full".into()) },
         SandboxError::Unknown { chat, error: refused() },
         SandboxError::Recovering { chat, retry_after: Duration::from_secs(1) },

@@ -84,6 +84,8 @@ pub enum SandboxError {
     NotFound { chat: ChatId },
     #[error("the sandbox of chat {chat} is {status}, not running")]
     NotRunning { chat: ChatId, status: Status },
+    #[error("the sandbox of chat {chat} has {limit} leases already")]
+    TooManyLeases { chat: ChatId, limit: usize },
     #[error("the sandbox of chat {chat} has no lease {lease}")]
     NoSuchLease { chat: ChatId, lease: LeaseId },
     /// Nothing was changed.

@@ -83,6 +83,8 @@ pub struct Leases {
     /// No lease is longer, so that a caller that is gone does not hold a sandbox for ever.
     #[serde(serialize_with = "duration::serialize")]
     pub max: Duration,
+    /// Each is kept in memory, and the durable ones are written down with every change.
+    pub max_per_sandbox: usize,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -186,7 +188,10 @@ impl Events {
 
 impl Leases {
     pub(super) fn read(section: &mut Section<'_>) -> Self {
-        Leases { max: section.get("max", "1h", limit) }
+        Leases {
+            max: section.get("max", "1h", limit),
+            max_per_sandbox: section.get("max_per_sandbox", "64", whole(1, 1 << 16)),
+        }
     }
 }
 

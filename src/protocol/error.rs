@@ -32,6 +32,7 @@ pub enum Kind {
     SandboxDeleteFailed,
     SandboxNotRunning,
     LeaseNotFound,
+    TooManyLeases,
     JournalUnavailable,
     EngineUnavailable,
     ImageNotFound,
@@ -44,7 +45,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    pub const ALL: [Kind; 20] = [
+    pub const ALL: [Kind; 21] = [
         Kind::ParseError,
         Kind::InvalidRequest,
         Kind::MethodNotFound,
@@ -56,6 +57,7 @@ impl Kind {
         Kind::SandboxDeleteFailed,
         Kind::SandboxNotRunning,
         Kind::LeaseNotFound,
+        Kind::TooManyLeases,
         Kind::JournalUnavailable,
         Kind::EngineUnavailable,
         Kind::ImageNotFound,
@@ -80,6 +82,7 @@ impl Kind {
             Kind::SandboxDeleteFailed => "sandbox_delete_failed",
             Kind::SandboxNotRunning => "sandbox_not_running",
             Kind::LeaseNotFound => "lease_not_found",
+            Kind::TooManyLeases => "too_many_leases",
             Kind::JournalUnavailable => "journal_unavailable",
             Kind::EngineUnavailable => "engine_unavailable",
             Kind::ImageNotFound => "image_not_found",
@@ -105,6 +108,7 @@ impl Kind {
             Kind::SandboxDeleteFailed => -32004,
             Kind::SandboxNotRunning => -32005,
             Kind::LeaseNotFound => -32006,
+            Kind::TooManyLeases => -32007,
             Kind::JournalUnavailable => -32013,
             Kind::EngineUnavailable => -32010,
             Kind::ImageNotFound => -32011,
@@ -121,6 +125,7 @@ impl Kind {
         let retryable = matches!(
             self,
             Kind::SandboxDeleteFailed
+                | Kind::TooManyLeases
                 | Kind::JournalUnavailable
                 | Kind::EngineUnavailable
                 | Kind::ReadinessTimeout
@@ -178,6 +183,9 @@ impl From<SandboxError> for Error {
             }
             SandboxError::NoSuchLease { chat, lease } => {
                 Kind::LeaseNotFound.error(message).with("chat_id", chat.to_string()).with("lease_id", lease.to_string())
+            }
+            SandboxError::TooManyLeases { chat, limit } => {
+                Kind::TooManyLeases.error(message).with("chat_id", chat.to_string()).with("limit", limit)
             }
             SandboxError::NotSaved { chat, error } => {
                 journal_unavailable(message, &error).with("chat_id", chat.to_string())

@@ -45,6 +45,9 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 /// The longest lease.
 pub(crate) const MAX_LEASE: Duration = Duration::from_secs(600);
 
+/// As many may hold one sandbox.
+pub(crate) const MAX_LEASES: usize = 64;
+
 /// The shortest request.
 pub(crate) const INFO: &str = "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"system.info\"}\n";
 
@@ -80,7 +83,7 @@ impl Service {
         let journal = MemoryJournal::new();
         let (handle, contents) = JournalHandle::start(journal.clone(), PATIENCE, None).await.expect("loaded");
         let profiles = Arc::new(BTreeMap::from(["default", "other"].map(profile)));
-        let rules = Rules { trust: Duration::from_secs(1), profiles: Arc::clone(&profiles) };
+        let rules = Rules { trust: Duration::from_secs(1), profiles: Arc::clone(&profiles), max_leases: MAX_LEASES };
         let world = world(&place, engine.clone(), handle, rules);
         let (instance, bounded) = (world.instance.clone(), world.engine.clone());
         let rhythm = Rhythm { reap: Duration::from_millis(20), reconcile: Duration::from_secs(3600) };

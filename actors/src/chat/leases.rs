@@ -31,6 +31,11 @@ impl Leases {
         self.0.push(Held { id, until: later(now, lease.duration), durable: lease.durable });
     }
 
+    /// How many hold the sandbox beside this one.
+    pub(super) fn others(&self, lease: LeaseId, now: Timestamp) -> usize {
+        self.0.iter().filter(|held| held.until > now && held.id != Some(lease)).count()
+    }
+
     /// Gives a lease back; answers whether it was durable, if it was there at all.
     pub(super) fn give_back(&mut self, lease: LeaseId) -> Option<bool> {
         let index = self.0.iter().position(|held| held.id == Some(lease))?;

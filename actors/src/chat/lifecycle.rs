@@ -77,6 +77,8 @@ pub struct Rules {
     /// How long a sandbox that was seen alive is handed out again without another look.
     pub trust: Duration,
     pub profiles: Arc<BTreeMap<ProfileName, Arc<Profile>>>,
+    /// How many leases may hold one sandbox.
+    pub max_leases: usize,
 }
 
 impl Lifecycle {
@@ -124,6 +126,11 @@ impl Lifecycle {
     /// Nothing to own and nothing to wait for.
     pub fn is_idle(&self) -> bool {
         matches!(self.phase, Phase::Absent) && self.stragglers == 0
+    }
+
+    /// A removal has failed and is not made up for yet.
+    pub fn owes_removal(&self) -> bool {
+        matches!(&self.phase, Phase::Deleting(deleting) if deleting.attempt > 0)
     }
 
     /// No effect is under way but a timed retry.

@@ -165,7 +165,7 @@ impl Stage {
             mounts: points(),
             teardown: TeardownLimits { graceful: PATIENCE, remove: PATIENCE, total: PATIENCE },
             journal: handle,
-            rules: Rules { trust: PATIENCE, profiles: Arc::default() },
+            rules: Rules { trust: PATIENCE, profiles: Arc::default(), max_leases: 4 },
         });
         let fresh = records.is_none();
         let contents = Contents { sandboxes: records.unwrap_or_default(), last_event: 0, fresh };

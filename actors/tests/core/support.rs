@@ -93,7 +93,7 @@ impl Service {
             mounts: mount_points(),
             teardown: TEARDOWN,
             journal: handle,
-            rules: Rules { trust: TRUST, profiles: Arc::new(profiles) },
+            rules: Rules { trust: TRUST, profiles: Arc::new(profiles), max_leases: 4 },
         };
         let rhythm = Rhythm { reap: Duration::from_secs(1), reconcile: Duration::from_secs(3600) };
         let (sandboxes, _) = Sandboxes::start(world, contents, rhythm).await.expect("root starts");

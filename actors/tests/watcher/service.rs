@@ -79,6 +79,7 @@ impl Service {
             rules: Rules {
                 trust: Duration::from_secs(3600),
                 profiles: Arc::new(BTreeMap::from([(profile.name.clone(), profile)])),
+                max_leases: 4,
             },
         };
         // Nothing is found by a look that is made from time to time.

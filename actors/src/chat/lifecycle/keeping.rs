@@ -43,7 +43,11 @@ impl Lifecycle {
     }
 
     pub(super) fn lease(&mut self, waiter: WaiterId, lease: Lease, now: Timestamp) {
+        let (chat, limit) = (self.chat, self.rules.max_leases);
         let Some((running, leases)) = self.running(waiter) else { return };
+        if leases.others(lease.id, now) >= limit {
+            return self.answer(waiter, Reply::Kept(Err(SandboxError::TooManyLeases { chat, limit })));
+        }
         let before = running.promise(leases);
         leases.take(lease, now);
         if lease.durable {

@@ -145,7 +145,11 @@ impl Lifecycle {
     }
 
     pub(super) fn gone(&mut self, deleting: Deleting, now: Timestamp) {
-        let Deleting { sandbox, deleters, failed, successor, .. } = deleting;
+        let Deleting { mut sandbox, deleters, failed, successor, attempt, .. } = deleting;
+        if attempt > 0 {
+            let tries = if attempt == 1 { "one try" } else { "several tries" };
+            sandbox.message = Some(format!("it is removed, after {tries} that failed"));
+        }
         for waiter in deleters {
             let deleted = Deletion::Deleted { session: sandbox.session, container: sandbox.container.clone() };
             self.answer(waiter, Reply::Delete(Ok(deleted)));

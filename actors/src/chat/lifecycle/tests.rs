@@ -42,7 +42,7 @@ fn rules_with(on_expire: OnExpire, restart: Restart) -> Rules {
     let changed = Arc::make_mut(&mut profile);
     (changed.on_expire, changed.restart) = (on_expire, restart);
     let profiles = BTreeMap::from([(profile.name.clone(), profile)]);
-    Rules { trust: TRUST, profiles: Arc::new(profiles) }
+    Rules { trust: TRUST, profiles: Arc::new(profiles), max_leases: 4 }
 }
 
 fn noon() -> Timestamp {

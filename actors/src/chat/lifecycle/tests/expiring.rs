@@ -287,7 +287,7 @@ fn a_failed_sandbox_whose_container_is_to_be_kept_is_kept_at_its_end() {
 
 #[test]
 fn a_sandbox_whose_profile_is_no_more_is_removed_at_its_end() {
-    let unheard_of = Rules { trust: TRUST, profiles: Arc::default() };
+    let unheard_of = Rules { profiles: Arc::default(), ..rules() };
     let mut stage = Stage::running_under(unheard_of);
     stage.wait_until_due();
     stage.tear_down_succeeds();

@@ -295,6 +295,26 @@ fn releasing_a_lease_counts_as_use_and_leaves_the_others() {
 }
 
 #[test]
+fn a_lease_too_many_is_refused_until_another_one_ends() {
+    let mut stage = idle_after(60);
+    stage.renew(HOUR);
+    let first = lease(10, false);
+    stage.lease(first);
+    for _ in 1..rules().max_leases {
+        stage.lease(lease(100, true));
+    }
+    let refused = stage.lease(lease(1000, false));
+    let error = SandboxError::TooManyLeases { chat: request().chat, limit: rules().max_leases };
+    assert_eq!(stage.kept_answer(refused), Err(error));
+    assert_eq!(stage.seen().unwrap().held_until, Some(at(100)), "it holds nothing");
+    let again = stage.lease(Lease { duration: Duration::from_secs(20), ..first });
+    stage.kept(again);
+    stage.wait(Duration::from_secs(20));
+    let accepted = stage.lease(lease(1000, false));
+    assert_eq!(stage.kept(accepted).held_until, Some(at(1020)));
+}
+
+#[test]
 fn a_lease_that_is_not_there_cannot_be_released() {
     let mut stage = Stage::running();
     let unheard_of = LeaseId::random();

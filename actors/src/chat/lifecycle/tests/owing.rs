@@ -30,6 +30,19 @@ fn an_owed_removal_is_tried_again_with_growing_delay_until_it_succeeds() {
 }
 
 #[test]
+fn the_end_of_an_owed_removal_says_that_it_is_removed() {
+    let mut stage = Stage::owing();
+    assert!(stage.lifecycle.owes_removal());
+    assert!(stage.seen().unwrap().message.unwrap().contains("not removed yet"));
+    stage.retry();
+    stage.tear_down_succeeds();
+    assert!(!stage.lifecycle.owes_removal());
+    let end = stage.history.last().unwrap();
+    assert_eq!(end.to, None);
+    assert_eq!(end.sandbox.message.as_deref(), Some("it is removed, after one try that failed"));
+}
+
+#[test]
 fn only_the_first_try_is_graceful() {
     let mut stage = Stage::running();
     stage.delete();
