@@ -4,6 +4,8 @@ use std::io::{self, IsTerminal};
 use std::net::SocketAddr;
 
 use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder};
+use sandboxd_actors::root::Child;
+use sandboxd_actors::sandbox::{Reason, Status};
 use tracing::Level;
 use tracing_subscriber::filter::{FilterExt, ParseError, filter_fn};
 use tracing_subscriber::layer::SubscriberExt;
@@ -54,6 +56,8 @@ pub fn serve_metrics(address: SocketAddr) -> Result<(), TelemetryError> {
     Ok(())
 }
 
+/// Says what each metric means; the server describes its own. What stays at nothing as long as all is well is there from
+/// the beginning, so that its first increase is seen as one.
 fn describe() {
     use metrics::{Unit, describe_counter, describe_gauge, describe_histogram, gauge};
     describe_gauge!("sandboxd_build_info", "Always 1; its labels tell the version");
@@ -63,7 +67,10 @@ fn describe() {
     describe_histogram!("sandboxd_create_duration_seconds", Unit::Seconds, "From request to answer, by outcome");
     describe_counter!("sandboxd_delete_total", "Answered deletes by result");
     describe_counter!("sandboxd_transitions_total", "Changes of a sandbox's status, by new status and reason");
+    describe_counter!("sandboxd_expiries_total", "Sandboxes whose end came, by reason");
+    describe_gauge!("sandboxd_owed_tear_downs", "Removals that have failed and are not made up for yet");
     describe_counter!("sandboxd_owed_tear_down_retries_total", "Removals that failed and are tried again");
+    describe_counter!("sandboxd_actor_restarts_total", "Actors that failed and were started again");
     describe_counter!("sandboxd_chat_restarts_total", "Actors of chats that failed and were started again");
     describe_counter!("sandboxd_reconcile_actions_total", "What reconciliation did, by its reason");
     describe_counter!("sandboxd_reconcile_passes_total", "Passes of the reconciler by trigger and result");
@@ -74,6 +81,40 @@ fn describe() {
     describe_histogram!("sandboxd_journal_batch_writes", "Writes that share a commit");
     describe_counter!("sandboxd_journal_failures_total", "Failed commits and writes turned away, by kind of error");
     describe_counter!("sandboxd_journal_events_total", "Events written down");
-    describe_histogram!("sandboxd_engine_operation_duration_seconds", Unit::Seconds, "Calls to the engine");
+    describe_histogram!(
+        "sandboxd_engine_operation_duration_seconds",
+        Unit::Seconds,
+        "Calls to the engine by operation and kind of error"
+    );
     describe_counter!("sandboxd_engine_errors_total", "Failed calls to the engine by operation and kind of error");
+    describe_counter!("sandboxd_engine_events_total", "What the engine told of containers, by kind");
+    describe_gauge!("sandboxd_engine_stream_connected", "Whether the engine's events are followed");
+    describe_counter!("sandboxd_engine_stream_reconnects_total", "Times that the engine's events were taken up again");
+    begin_at_zero();
+}
+
+fn begin_at_zero() {
+    use metrics::{counter, gauge};
+    for name in [
+        "sandboxd_owed_tear_down_retries_total",
+        "sandboxd_chat_restarts_total",
+        "sandboxd_engine_stream_reconnects_total",
+        "sandboxd_journal_events_total",
+    ] {
+        counter!(name).increment(0);
+    }
+    for child in Child::ALL {
+        counter!("sandboxd_actor_restarts_total", "actor" => child.as_str()).increment(0);
+    }
+    for reason in [Reason::Expired, Reason::Idle] {
+        counter!("sandboxd_expiries_total", "reason" => reason.as_str()).increment(0);
+    }
+    for error in ["full", "io"] {
+        counter!("sandboxd_journal_failures_total", "error" => error).increment(0);
+    }
+    for status in Status::ALL {
+        gauge!("sandboxd_sandboxes", "status" => status.as_str()).set(0);
+    }
+    gauge!("sandboxd_owed_tear_downs").set(0);
+    gauge!("sandboxd_engine_stream_connected").set(0);
 }

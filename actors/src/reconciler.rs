@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use chrono::TimeDelta;
 use ractor::{Actor, ActorProcessingErr, ActorRef, RpcReplyPort};
+use tracing::Instrument;
 
 use crate::chat::World;
 use crate::chat::discovery::{Condition, Found, discover};
@@ -173,7 +174,8 @@ impl Actor for Reconciler {
 impl State {
     async fn pass(&mut self, because: Trigger, dry_run: bool) -> Result<Report, EngineError> {
         let started = Instant::now();
-        let outcome = self.try_pass(dry_run).await;
+        let span = tracing::info_span!("reconcile", because = because.as_str(), dry_run);
+        let outcome = self.try_pass(dry_run).instrument(span).await;
         let result = if outcome.is_ok() { "ok" } else { "engine_unavailable" };
         metrics::counter!("sandboxd_reconcile_passes_total", "trigger" => because.as_str(), "result" => result)
             .increment(1);

@@ -34,6 +34,9 @@ impl Measures {
         metrics::describe_counter!(REFUSED_CONNECTIONS, "Connections that were refused, by reason");
         metrics::describe_counter!(REQUESTS, "Requests that were answered, by method and result: ok or an error kind");
         metrics::describe_histogram!(REQUEST_DURATION, Unit::Seconds, "From a request's line to its answer, by method");
+        for kind in [Kind::Unauthorized, Kind::TooManyConnections] {
+            metrics::counter!(REFUSED_CONNECTIONS, "reason" => kind.as_str()).increment(0);
+        }
         Self {
             connections: metrics::gauge!(CONNECTIONS),
             methods: Method::ALL.map(|method| MethodMeasures {

@@ -1,12 +1,16 @@
 //! What the service tells about itself: metrics for Prometheus, logs with the ids of what they are about, and no secrets.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::path::Path;
 
+use sandboxd::config::Config;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::daemon::Daemon;
+use crate::engine::eventually;
 use crate::gate::GATED;
+use crate::interposed_engine::interposed;
 
 #[tokio::test]
 async fn metrics_count_what_was_asked_and_what_came_of_it() {
@@ -33,8 +37,10 @@ async fn metrics_count_what_was_asked_and_what_came_of_it() {
         (r#"sandboxd_create_duration_seconds_count{outcome="created"}"#, 2),
         (r#"sandboxd_sandboxes{status="running"}"#, 2),
         (r#"sandboxd_transitions_total{to="deleting",reason="expired"}"#, 1),
+        (r#"sandboxd_expiries_total{reason="expired"}"#, 1),
+        (r#"sandboxd_engine_operation_duration_seconds_count{operation="create",error="image_not_found"}"#, 1),
         (r#"sandboxd_engine_errors_total{operation="create",error="image_not_found"}"#, 1),
-        (r#"sandboxd_engine_operation_duration_seconds_count{operation="start"}"#, 3),
+        (r#"sandboxd_engine_operation_duration_seconds_count{operation="start",error="none"}"#, 3),
         (r#"sandboxd_requests_total{method="sandbox.create",result="sandbox_conflict"}"#, 1),
         ("sandboxd_connections", 1),
     ] {
@@ -66,6 +72,78 @@ async fn what_reconciliation_did_is_counted() {
     assert_eq!(metrics.value(r#"sandboxd_reconcile_actions_total{because="resumed"}"#), Some(1.0));
     assert_eq!(metrics.value(r#"sandboxd_reconcile_actions_total{because="left_alone"}"#), Some(1.0));
     assert_eq!(metrics.value(r#"sandboxd_sandboxes{status="running"}"#), Some(1.0));
+}
+
+#[tokio::test]
+async fn the_documented_metrics_are_those_that_are_served() {
+    let (installation, engine) = interposed(
+        "metrics.listen = '127.0.0.1:0'
+         reaper.tick = '50ms'
+         profiles.default.network = 'none'
+         profiles.broken = { image = 'sandboxd-no-such-image:none' }",
+    )
+    .await;
+    let service = installation.start().await;
+    let chat = service.new_chat();
+    service.created(&chat).await;
+    service.refused(&service.new_chat().with("profile", "broken")).await;
+    service.call("system.reconcile", json!({})).await.expect("reconciled");
+    engine.break_off("DELETE");
+    service.delete(&chat).await.expect_err("it is owed");
+    let metrics = Metrics::of(&service).await;
+    assert_eq!(metrics.value("sandboxd_owed_tear_downs"), Some(1.0));
+    engine.recover();
+    eventually("the debt is paid", || async {
+        (Metrics::of(&service).await.value("sandboxd_owed_tear_downs") == Some(0.0)).then_some(())
+    })
+    .await;
+    service.created(&chat).await;
+    // What reconciliation does is counted where it has something to do.
+    let service = service.stop().await.start().await;
+    service.created(&chat).await;
+    service.refused(&service.new_chat().with("profile", "broken")).await;
+    service.delete(&chat).await.expect("deleted");
+    let served = eventually("everything has been counted", || async {
+        let metrics = Metrics::of(&service).await;
+        metrics.value("sandboxd_reaper_pass_duration_seconds_count").map(|_| metrics)
+    })
+    .await;
+    assert_eq!(served.families(), documented_metrics());
+    for name in served.families().keys() {
+        assert!(served.0.contains(&format!("# HELP {name} ")), "{name} is not described");
+    }
+    let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("config/sandboxd.toml");
+    let defaults = Config::load(Some(&shipped), std::iter::empty::<(String, String)>()).expect("a valid file");
+    assert!(defaults.metrics.listen.is_some_and(|address| address.ip().is_loopback()), "for this host alone");
+}
+
+/// Name and labels of each metric in the table of the documentation.
+fn documented_metrics() -> BTreeMap<String, BTreeSet<String>> {
+    let page = include_str!("../../docs/operations.md");
+    let table = page.split("\n## ").find(|section| section.starts_with("Metrics\n")).expect("a section");
+    let names = table.lines().filter_map(|line| line.strip_prefix("| `sandboxd_")?.split(" |").next());
+    names
+        .flat_map(|cell| cell.split("`, `"))
+        .map(|metric| {
+            let metric = metric.trim_end_matches('`');
+            let metric = metric.strip_prefix("sandboxd_").unwrap_or(metric);
+            let (name, labels) = metric.trim_end_matches('}').split_once('{').unwrap_or((metric, ""));
+            let labels = labels.split(',').filter(|label| !label.is_empty()).map(ToOwned::to_owned).collect();
+            (format!("sandboxd_{name}"), labels)
+        })
+        .collect()
+}
+
+#[tokio::test]
+async fn a_reconciliation_is_a_span_around_its_calls_to_the_engine() {
+    let (installation, engine) = interposed("log.filter = 'debug'\nprofiles.default.network = 'none'").await;
+    let service = installation.start().await;
+    engine.break_off("/containers/json");
+    service.call("system.reconcile", json!({ "dry_run": true })).await.expect_err("no engine");
+    let failed = lines(&service.log(), "engine call failed");
+    let spans = failed.last().expect("a line")["spans"].as_array().expect("an array").clone();
+    let pass = spans.iter().find(|span| span["name"] == "reconcile").unwrap_or_else(|| panic!("{spans:?}"));
+    assert_eq!((&pass["because"], &pass["dry_run"]), (&json!("request"), &json!(true)));
 }
 
 #[tokio::test]
@@ -175,6 +253,23 @@ impl Metrics {
         stream.read_to_string(&mut answer).await.expect("an answer");
         assert!(answer.starts_with("HTTP/1.0 200") || answer.starts_with("HTTP/1.1 200"), "{answer}");
         Self(answer)
+    }
+
+    /// Name and labels of each metric that was counted, whatever its kind.
+    fn families(&self) -> BTreeMap<String, BTreeSet<String>> {
+        let mut families = BTreeMap::<String, BTreeSet<String>>::new();
+        let kinds = self.0.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '));
+        let kinds: HashMap<&str, &str> = kinds.collect();
+        for line in self.0.lines().filter(|line| line.starts_with("sandboxd_")) {
+            let series = line.rsplit_once(' ').expect("a value").0;
+            let (name, labels) = series.trim_end_matches('}').split_once('{').unwrap_or((series, ""));
+            let parts = ["_bucket", "_sum", "_count"];
+            let whole = parts.iter().find_map(|part| name.strip_suffix(part)).filter(|name| kinds.contains_key(name));
+            let labels = labels.split("\",").filter_map(|label| Some(label.split_once('=')?.0.to_owned()));
+            let own = labels.filter(|label| !["le", "quantile"].contains(&label.as_str()));
+            families.entry(whole.unwrap_or(name).to_owned()).or_default().extend(own);
+        }
+        families
     }
 
     fn value(&self, series: &str) -> Option<f64> {

@@ -28,7 +28,7 @@ use crate::outcome::{Created, Deletion, NotSaved, SandboxError, StartFailure};
 use crate::reconciler;
 use crate::request::CreateRequest;
 use crate::root;
-use crate::sandbox::{Sandbox, Status};
+use crate::sandbox::{Reason, Sandbox, Status};
 
 pub type Answer<T> = RpcReplyPort<Result<T, SandboxError>>;
 
@@ -114,6 +114,7 @@ pub struct State {
     launching: Option<(Generation, CancellationToken)>,
     settling: Vec<RpcReplyPort<()>>,
     counted: CountedStatus,
+    owing: CountedDebt,
 }
 
 impl Actor for Chat {
@@ -142,6 +143,7 @@ impl Actor for Chat {
             launching: None,
             settling: Vec::new(),
             counted: CountedStatus::default(),
+            owing: CountedDebt::default(),
         };
         state.carry_out(&myself, effects);
         Ok(state)
@@ -206,6 +208,7 @@ impl State {
 
     fn after_message(&mut self) {
         while self.tasks.try_join_next().is_some() {}
+        self.owing.set(self.lifecycle.owes_removal());
         if self.lifecycle.is_settled() {
             self.settling.drain(..).for_each(|reply| drop(reply.send(())));
         }
@@ -352,6 +355,13 @@ impl State {
 
     fn publish(&mut self, Transition { sandbox, from, to }: &Transition) {
         self.counted.move_to(*to);
+        // One that was stopped at its end and is removed later has expired once.
+        if matches!(sandbox.reason, Reason::Expired | Reason::Idle)
+            && matches!(to, Some(Status::Deleting | Status::Stopped))
+            && *from != Some(Status::Stopped)
+        {
+            metrics::counter!("sandboxd_expiries_total", "reason" => sandbox.reason.as_str()).increment(1);
+        }
         metrics::counter!("sandboxd_transitions_total",
             "to" => to.map_or("absent", Status::as_str), "reason" => sandbox.reason.as_str())
         .increment(1);
@@ -496,5 +506,24 @@ impl CountedStatus {
 impl Drop for CountedStatus {
     fn drop(&mut self) {
         self.move_to(None);
+    }
+}
+
+/// Counts this chat among those that owe a removal, as long as it does and its actor is there.
+#[derive(Debug, Default)]
+struct CountedDebt(bool);
+
+impl CountedDebt {
+    fn set(&mut self, owes: bool) {
+        if std::mem::replace(&mut self.0, owes) != owes {
+            let gauge = metrics::gauge!("sandboxd_owed_tear_downs");
+            if owes { gauge.increment(1) } else { gauge.decrement(1) }
+        }
+    }
+}
+
+impl Drop for CountedDebt {
+    fn drop(&mut self) {
+        self.set(false);
     }
 }

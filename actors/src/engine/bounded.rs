@@ -213,8 +213,10 @@ async fn measured<T>(
     let span = tracing::debug_span!("engine", operation = operation.as_str(), error.type = tracing::field::Empty);
     let started = Instant::now();
     let result = call.instrument(span.clone()).await;
-    metrics::histogram!("sandboxd_engine_operation_duration_seconds", "operation" => operation.as_str())
-        .record(started.elapsed().as_secs_f64());
+    let outcome = result.as_ref().err().map_or("none", EngineError::kind);
+    metrics::histogram!("sandboxd_engine_operation_duration_seconds",
+        "operation" => operation.as_str(), "error" => outcome)
+    .record(started.elapsed().as_secs_f64());
     if let Err(error) = &result {
         span.record("error.type", error.kind());
         metrics::counter!("sandboxd_engine_errors_total", "operation" => operation.as_str(), "error" => error.kind())
