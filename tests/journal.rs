@@ -56,6 +56,7 @@ fn creation() -> (ChatId, Vec<Draft>) {
         expires_at: now + chrono::TimeDelta::seconds(300),
         idle_timeout: Duration::from_secs(7200),
         held_until: None,
+        durable_leases: Vec::new(),
     };
     let change = Change {
         at: now,

@@ -9,7 +9,7 @@ use chrono::TimeDelta;
 
 use crate::clock::Timestamp;
 use crate::host_path::HostPath;
-use crate::ids::{AgentId, ChatId, ContainerId, ContainerName, ProfileName, SessionId};
+use crate::ids::{AgentId, ChatId, ContainerId, ContainerName, LeaseId, ProfileName, SessionId};
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sandbox {
@@ -35,6 +35,9 @@ pub struct Sandbox {
     pub idle_timeout: Duration,
     /// The end of the longest lease. Until then it neither expires nor counts as idle.
     pub held_until: Option<Timestamp>,
+    /// Leases that outlast the service, each with its end. Written down with the sandbox, and empty otherwise: who holds
+    /// a sandbox is its chat's business.
+    pub durable_leases: Vec<(LeaseId, Timestamp)>,
 }
 
 impl Sandbox {
@@ -211,6 +214,7 @@ mod tests {
             expires_at: at(expires),
             idle_timeout: Duration::from_secs(idle),
             held_until: held.map(at),
+            durable_leases: Vec::new(),
         }
     }
 

@@ -10,16 +10,16 @@ use rusqlite::types::Type;
 use rusqlite::{Connection, Row, named_params};
 use sandboxd_actors::clock::Timestamp;
 use sandboxd_actors::host_path::HostPath;
-use sandboxd_actors::ids::{ChatId, ContainerId, ContainerName, InstanceName, SessionId};
+use sandboxd_actors::ids::{ChatId, ContainerId, ContainerName, InstanceName, LeaseId, SessionId};
 use sandboxd_actors::journal::{Change, LifecycleEvent};
 use sandboxd_actors::sandbox::{Endpoint, Sandbox, Status};
 
 pub(super) fn save_sandbox(connection: &Connection, sandbox: &Sandbox) -> rusqlite::Result<()> {
     let mut replace = connection.prepare_cached(
         "REPLACE INTO sandboxes (chat, session, agent, volume, profile, image, container, ip, port, status, reason, \
-         message, created_at, started_at, last_activity_at, expires_at, idle_timeout, held_until) \
+         message, created_at, started_at, last_activity_at, expires_at, idle_timeout, held_until, leases) \
          VALUES (:chat, :session, :agent, :volume, :profile, :image, :container, :ip, :port, :status, :reason, \
-         :message, :created_at, :started_at, :last_activity_at, :expires_at, :idle_timeout, :held_until)",
+         :message, :created_at, :started_at, :last_activity_at, :expires_at, :idle_timeout, :held_until, :leases)",
     )?;
     replace.execute(named_params! {
         ":chat": sandbox.chat.to_string(),
@@ -40,6 +40,7 @@ pub(super) fn save_sandbox(connection: &Connection, sandbox: &Sandbox) -> rusqli
         ":expires_at": time(sandbox.expires_at),
         ":idle_timeout": duration(sandbox.idle_timeout),
         ":held_until": sandbox.held_until.map(time),
+        ":leases": leases(&sandbox.durable_leases),
     })?;
     Ok(())
 }
@@ -69,6 +70,7 @@ pub(super) fn read_sandbox(row: &Row<'_>, instance: &InstanceName) -> rusqlite::
         expires_at: parsed(row, "expires_at")?,
         idle_timeout: understood(row, "idle_timeout", read_duration)?,
         held_until: optional(row, "held_until")?,
+        durable_leases: understood(row, "leases", read_leases)?,
     })
 }
 
@@ -197,6 +199,18 @@ fn number(sequence: u64) -> i64 {
 /// To the nanosecond, so that a time that is read back equals the one that was promised.
 fn time(at: Timestamp) -> String {
     at.to_rfc3339_opts(SecondsFormat::AutoSi, true)
+}
+
+fn leases(held: &[(LeaseId, Timestamp)]) -> String {
+    held.iter().map(|(lease, until)| format!("{lease} {}\n", time(*until))).collect()
+}
+
+fn read_leases(text: &str) -> Result<Vec<(LeaseId, Timestamp)>, String> {
+    let lease = |line: &str| {
+        let (id, until) = line.split_once(' ')?;
+        Some((id.parse().ok()?, until.parse().ok()?))
+    };
+    text.lines().map(|line| lease(line).ok_or_else(|| format!("expected a lease, got {line:?}"))).collect()
 }
 
 /// Seconds, with nine decimals or none: exact for every duration there is.

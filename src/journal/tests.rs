@@ -83,6 +83,7 @@ fn sandbox(chat_number: u128, session_number: u128) -> Sandbox {
         expires_at: moment(300),
         idle_timeout: Duration::from_secs(7200),
         held_until: None,
+        durable_leases: Vec::new(),
     }
 }
 

@@ -107,6 +107,7 @@ impl Found {
             expires_at: labels.expires_at,
             idle_timeout: labels.idle_timeout,
             held_until: None,
+            durable_leases: Vec::new(),
         }
     }
 }

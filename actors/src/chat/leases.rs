@@ -12,16 +12,23 @@ pub(super) struct Leases(Vec<Held>);
 
 #[derive(Debug, Clone, Copy)]
 struct Held {
-    /// `None`: taken before the service started. It ends by itself.
+    /// `None`: taken when ids were not written down yet. It ends by itself.
     id: Option<LeaseId>,
     until: Timestamp,
     durable: bool,
 }
 
 impl Leases {
-    /// What is left of the durable leases of an earlier run.
-    pub(super) fn inherited(held_until: Option<Timestamp>) -> Self {
-        Self(held_until.map(|until| Held { id: None, until, durable: true }).into_iter().collect())
+    /// The durable leases of an earlier run, of which an old one left only the end of the last.
+    pub(super) fn inherited(known: Vec<(LeaseId, Timestamp)>, held_until: Option<Timestamp>) -> Self {
+        let unknown = held_until.filter(|_| known.is_empty()).map(|until| (None, until));
+        let all = known.into_iter().map(|(id, until)| (Some(id), until)).chain(unknown);
+        Self(all.map(|(id, until)| Held { id, until, durable: true }).collect())
+    }
+
+    /// Those that somebody can give back.
+    pub(super) fn known(&self) -> Vec<(LeaseId, Timestamp)> {
+        self.0.iter().filter_map(|held| Some((held.id?, held.until))).collect()
     }
 
     /// Takes a lease, or takes it anew. Those that are over go.
@@ -111,7 +118,7 @@ mod tests {
 
     #[test]
     fn leases_that_are_over_do_not_pile_up() {
-        let mut leases = Leases::inherited(Some(at(5)));
+        let mut leases = Leases::inherited(Vec::new(), Some(at(5)));
         for now in 0..100 {
             leases.take(lease(1, false), at(now));
         }
@@ -129,6 +136,20 @@ mod tests {
         leases.restore(before);
         assert_eq!(leases.durable().until(), None, "the first one was taken anew");
         assert_eq!(leases.until(), Some(at(30)));
+    }
+
+    #[test]
+    fn a_durable_lease_of_an_earlier_run_can_be_given_back() {
+        let (durable, passing) = (lease(20, true), lease(30, false));
+        let mut before = Leases::default();
+        before.take(durable, at(0));
+        before.take(passing, at(0));
+        let written = before.durable();
+        let mut leases = Leases::inherited(written.known(), written.until());
+        assert_eq!(leases.until(), Some(at(20)));
+        assert_eq!(leases.give_back(passing.id), None);
+        assert_eq!(leases.give_back(durable.id), Some(true));
+        assert_eq!(leases.until(), None);
     }
 
     #[test]

@@ -326,6 +326,7 @@ impl Lifecycle {
             expires_at: request.expires_at(now),
             idle_timeout: request.idle_timeout(),
             held_until: None,
+            durable_leases: Vec::new(),
         }
     }
 
@@ -339,7 +340,8 @@ impl Lifecycle {
 
     /// As it is to be written down.
     fn record(&self, sandbox: Sandbox) -> Box<Sandbox> {
-        Box::new(Sandbox { held_until: self.leases.durable().until(), ..sandbox })
+        let durable = self.leases.durable();
+        Box::new(Sandbox { held_until: durable.until(), durable_leases: durable.known(), ..sandbox })
     }
 
     /// Writes it down, with nobody waiting.

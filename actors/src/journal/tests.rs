@@ -45,6 +45,7 @@ pub(super) fn sandbox(chat_number: u128, session_number: u128) -> Sandbox {
         expires_at: moment(300),
         idle_timeout: Duration::from_secs(7200),
         held_until: None,
+        durable_leases: Vec::new(),
     }
 }
 

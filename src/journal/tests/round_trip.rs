@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use chrono::DateTime;
 use proptest::prelude::*;
 use proptest::sample::select;
+use sandboxd_actors::ids::LeaseId;
 use sandboxd_actors::sandbox::Endpoint;
 
 use super::*;
@@ -31,6 +32,7 @@ prop_compose! {
         (created_at, started_at) in (any_moment(), prop::option::of(any_moment())),
         (last_activity_at, expires_at) in (any_moment(), any_moment()),
         held_until in prop::option::of(any_moment()),
+        durable_leases in prop::collection::vec(any_moment().prop_map(|until| (LeaseId::random(), until)), 0..3),
         (seconds, nanos) in (any::<u64>(), prop_oneof![Just(0), 0u32..1_000_000_000]),
     ) -> Sandbox {
         Sandbox {
@@ -49,6 +51,7 @@ prop_compose! {
             expires_at,
             idle_timeout: Duration::new(seconds, nanos),
             held_until,
+            durable_leases,
             ..sandbox(chat_number, session_number)
         }
     }

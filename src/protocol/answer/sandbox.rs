@@ -151,6 +151,7 @@ pub(super) mod tests {
             expires_at: Timestamp::MAX_UTC,
             idle_timeout: Duration::from_secs(60),
             held_until: None,
+            durable_leases: Vec::new(),
         }
     }
 

@@ -40,7 +40,7 @@ async fn callers_are_never_refused_through_restarts_and_a_kill_and_lose_nothing_
     let quiet = service.new_chat();
     service.created(&quiet).await;
     let hold = json!({ "chat_id": quiet.chat_id(), "duration": 600, "durable": true });
-    service.call("sandbox.lease", hold).await.expect("leased");
+    let leased = service.call("sandbox.lease", hold).await.expect("leased");
     service.call("sandbox.renew", json!({ "chat_id": quiet.chat_id(), "ttl": 7200 })).await.expect("renewed");
     let promised = service.call("sandbox.touch", json!({ "chat_id": quiet.chat_id() })).await.expect("touched");
 
@@ -58,6 +58,9 @@ async fn callers_are_never_refused_through_restarts_and_a_kill_and_lose_nothing_
             assert_eq!(after[field], promised[field], "{field} after {end:?}");
         }
     }
+    let release = json!({ "chat_id": quiet.chat_id(), "lease_id": leased["lease_id"] });
+    let released = service.call("sandbox.release", release).await.expect("its lease is known by its id");
+    assert_eq!(released["held_until"], Value::Null);
     join_all(workers.iter().map(Worker::gets_on)).await;
     for worker in workers {
         worker.end(&service).await;

@@ -166,6 +166,7 @@ impl Facts {
             expires_at: at(self.ends_at),
             idle_timeout: seconds(self.idle_timeout),
             held_until: self.held_until.map(at),
+            durable_leases: Vec::new(),
         }
     }
 

@@ -58,7 +58,7 @@ impl Lifecycle {
     /// Goes on with a sandbox that engine and journal know of, and that was seen then. Its status says how.
     pub(super) fn resume(&mut self, mut sandbox: Sandbox, seen_at: Timestamp) {
         self.generation = self.generation.next();
-        self.leases = Leases::inherited(sandbox.held_until);
+        self.leases = Leases::inherited(std::mem::take(&mut sandbox.durable_leases), sandbox.held_until);
         if sandbox.status != Status::Running {
             // It may have run when it was last written down, or be another than the one that was.
             self.note(&sandbox);

@@ -70,6 +70,7 @@ fn record(of: ChatId, session: SessionId, status: Status) -> Sandbox {
         last_activity_at: now() - TimeDelta::seconds(7),
         expires_at: now() + TimeDelta::hours(7),
         held_until: Some(now() + TimeDelta::hours(1)),
+        durable_leases: vec![("5a1f3c8e-2b7d-4e90-8c46-d1e7f9b0a352".parse().unwrap(), now() + TimeDelta::hours(1))],
         ..found(running).sandbox(now())
     }
 }
