@@ -266,8 +266,14 @@ impl State {
                     });
                 }
                 Effect::TearDown { generation, container, graceful } => {
-                    let (world, chat) = (Arc::clone(&self.world), self.chat);
-                    let tear_down = async move { tear_down(&world, chat, container, graceful).await };
+                    // On disk before the engine is asked, or a service that dies in between would take what it has
+                    // ended itself for a sandbox that failed. What cannot be written down is removed all the same.
+                    self.world.journal.write_later(std::mem::take(&mut drafts));
+                    let (world, chat, noted) = (Arc::clone(&self.world), self.chat, self.world.journal.flush());
+                    let tear_down = async move {
+                        let _ = noted.await;
+                        tear_down(&world, chat, container, graceful).await
+                    };
                     self.run(myself, "tear_down", tear_down, move |outcome| Event::TornDown {
                         generation,
                         result: outcome.unwrap_or_else(|defect| Err(defect.during(Operation::Remove))),
