@@ -44,7 +44,7 @@ pub async fn look(world: &World, chat: ChatId) -> Result<Option<Box<Sandbox>>, E
         // This chat had an actor a moment ago, or has none since the service started: nothing of it is on its way.
         journal_is_new: world.journal.is_fresh(),
         now: world.clock.now(),
-        grace: TimeDelta::zero(),
+        underway_since: None,
     };
     let planned = plan(&situation).into_iter().find_map(|action| match action {
         Action::Attend { sandbox, .. } => Some(sandbox),
@@ -118,6 +118,8 @@ pub struct Arguments {
     pub interval: Duration,
     /// What the journal held when the service started, if no pass has succeeded since.
     pub unattended: Option<Arc<Contents>>,
+    /// When the service started, which may be long ago.
+    pub started_at: Timestamp,
 }
 
 #[derive(Debug)]
@@ -136,13 +138,12 @@ impl Actor for Reconciler {
     type Arguments = Arguments;
 
     async fn pre_start(&self, myself: ActorRef<Message>, arguments: Arguments) -> Result<State, ActorProcessingErr> {
-        let Arguments { world, root, interval, unattended } = arguments;
+        let Arguments { world, root, interval, unattended, started_at } = arguments;
         myself.send_after(interval, || Message::Tick);
         if unattended.is_none() {
             // What was asked of a predecessor that failed is lost.
             myself.cast(Message::Pass { because: Trigger::Gap, dry_run: false, report: None })?;
         }
-        let started_at = world.clock.now();
         Ok(State { world, root, interval, unattended, started_at })
     }
 
@@ -200,14 +201,15 @@ impl State {
         let (mut ours, unrecognised) = Situation::recognise(&world.instance, listed);
         self.complete(&mut ours, &attended).await;
         let records = self.promised(&ours, &attended).await?;
+        let now = world.clock.now();
         let situation = Situation {
             listed: ours,
             unrecognised,
             records,
             attended,
             journal_is_new: world.journal.is_fresh(),
-            now: world.clock.now(),
-            grace: if self.unattended.is_some() { TimeDelta::zero() } else { CREATION_GRACE },
+            now,
+            underway_since: self.underway_since(now),
         };
         let planned = plan(&situation);
         let actions = planned.iter().filter(|action| !matches!(action, Action::Tell { .. })).cloned().collect();
@@ -216,6 +218,12 @@ impl State {
             self.conclude_rebuilding(&situation).await;
         }
         Ok(Report { dry_run, containers, actions })
+    }
+
+    /// Only this service can be creating a container, and not before its first pass. What an earlier one asked for may
+    /// come into being later than that: an engine goes on with a request whose caller has died.
+    fn underway_since(&self, now: Timestamp) -> Option<Timestamp> {
+        self.unattended.is_none().then(|| self.started_at.max(now - CREATION_GRACE))
     }
 
     /// A listing does not say how a container ended. If that cannot be learned, it has ended all the same.

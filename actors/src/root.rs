@@ -125,6 +125,7 @@ pub struct Arguments {
 #[derive(Debug)]
 pub struct State {
     world: Arc<World>,
+    started_at: Timestamp,
     rhythm: Rhythm,
     reaper: Kept<reaper::Message>,
     reconciler: Kept<reconciler::Message>,
@@ -153,6 +154,7 @@ impl Actor for Root {
     async fn pre_start(&self, myself: ActorRef<Message>, arguments: Arguments) -> Result<State, ActorProcessingErr> {
         let Arguments { world, contents, rhythm } = arguments;
         let mut state = State {
+            started_at: world.clock.now(),
             world,
             rhythm,
             reaper: Kept::default(),
@@ -325,7 +327,8 @@ impl State {
             }
             Child::Reconciler => {
                 let unattended = self.unattended.as_ref().map(|unattended| Arc::clone(&unattended.contents));
-                let arguments = reconciler::Arguments { world, root, interval: reconcile, unattended };
+                let started_at = self.started_at;
+                let arguments = reconciler::Arguments { world, root, interval: reconcile, unattended, started_at };
                 self.reconciler.start(Reconciler, arguments, myself.get_cell()).await
             }
             Child::Watcher => self.watcher.start(Watcher, watcher::Arguments { world, root }, myself.get_cell()).await,

@@ -18,14 +18,12 @@
 //! | any | another session | the container was never acknowledged: remove it, and the record with it |
 //! | none | alive or ended, and the journal is new | adopt from its labels |
 //! | none | half made, and the journal is new | never acknowledged: remove it |
-//! | none | any, older than the grace | never acknowledged: remove it |
+//! | none | any, older than the grace or than the service | never acknowledged: remove it |
 //! | none | any, younger | leave it: somebody may be creating it |
 //!
 //! A container with our label whose labels cannot be read, or whose name is not its chat's, is left alone and reported.
 
 use std::collections::{BTreeMap, BTreeSet};
-
-use chrono::TimeDelta;
 
 use crate::chat::discovery::{Condition, Found};
 use crate::clock::Timestamp;
@@ -45,8 +43,8 @@ pub struct Situation {
     /// The journal has no history: containers without a record are not suspicious.
     pub journal_is_new: bool,
     pub now: Timestamp,
-    /// A container younger than this may still be on its way to being acknowledged; zero where none can be.
-    pub grace: TimeDelta,
+    /// A container made after this may still be on its way to being acknowledged; `None` where none can be.
+    pub underway_since: Option<Timestamp>,
 }
 
 impl Situation {
@@ -169,8 +167,7 @@ fn without_record(found: &Found, situation: &Situation) -> Action {
         };
         return Action::Attend { sandbox: Box::new(sandbox), because };
     }
-    // Without a grace nothing is on its way, also if the clock was set back since.
-    if situation.grace > TimeDelta::zero() && now - found.labels.created_at < situation.grace {
+    if situation.underway_since.is_some_and(|since| found.labels.created_at > since) {
         let why = "it is young and may still be on its way to being acknowledged".to_owned();
         return Action::Leave { container: found.container.id.clone(), why };
     }

@@ -176,6 +176,7 @@ impl Stage {
             root,
             interval: PATIENCE * 1000,
             unattended: Some(Arc::new(contents)),
+            started_at: SystemClock.now(),
         };
         let (reconciler, _) = Reconciler::spawn(None, Reconciler, arguments).await.unwrap();
         Self { engine, journal, world, reconciler, root: puppet }
@@ -254,6 +255,18 @@ async fn a_pass_that_cannot_list_does_nothing_and_the_next_one_does_it_all() {
     assert!(stage.root.lock().unwrap().attends.is_empty());
     stage.pass().await.unwrap();
     assert_eq!(stage.attended(), [(chat(1), Status::Running)]);
+}
+
+#[tokio::test]
+async fn what_an_earlier_service_asked_for_is_removed_though_it_came_after_the_first_pass() {
+    let earlier = SystemClock.now() - TimeDelta::seconds(1);
+    let stage = Stage::starting(Some(vec![]), FakeEngine::new()).await;
+    stage.pass().await.unwrap();
+    place(&stage.engine, chat(1), earlier);
+    // This one may be on its way.
+    place(&stage.engine, chat(2), SystemClock.now());
+    stage.pass().await.unwrap();
+    assert_eq!(stage.attended(), [(chat(1), Status::Deleting)]);
 }
 
 #[tokio::test]

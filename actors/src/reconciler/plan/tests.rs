@@ -5,6 +5,8 @@ mod any_situation;
 use std::path::Path;
 use std::time::Duration;
 
+use chrono::TimeDelta;
+
 use super::*;
 use crate::engine::{ContainerState, Exit, Health};
 use crate::host_path::HostPath;
@@ -83,7 +85,15 @@ fn found(container: Observed) -> Found {
 fn situation(containers: Vec<Observed>, records: Vec<Sandbox>) -> Situation {
     let (listed, unrecognised) = Situation::recognise(&instance(), containers);
     let attended = BTreeSet::new();
-    Situation { listed, unrecognised, records, attended, journal_is_new: false, now: now(), grace: GRACE }
+    Situation {
+        listed,
+        unrecognised,
+        records,
+        attended,
+        journal_is_new: false,
+        now: now(),
+        underway_since: Some(now() - GRACE),
+    }
 }
 
 /// The only thing to be done about a chat with this record and this container.
@@ -277,7 +287,7 @@ fn a_young_container_without_a_record_is_left_alone() {
 fn where_nothing_can_be_on_its_way_not_even_a_container_from_the_future_is_left() {
     let mut young = container(chat(1), session(1), ContainerState::Running);
     young.labels = labels(chat(1), session(1), now() + TimeDelta::hours(1)).encode();
-    let (sandbox, because) = attending(&Situation { grace: TimeDelta::zero(), ..situation(vec![young], vec![]) });
+    let (sandbox, because) = attending(&Situation { underway_since: None, ..situation(vec![young], vec![]) });
     assert_eq!((sandbox.status, because), (Status::Deleting, Because::NeverAcknowledged));
 }
 

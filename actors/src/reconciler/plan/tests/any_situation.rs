@@ -10,7 +10,7 @@ struct World {
     records: BTreeMap<ChatId, Sandbox>,
     attended: BTreeSet<ChatId>,
     journal_is_new: bool,
-    grace: TimeDelta,
+    underway_since: Option<Timestamp>,
 }
 
 /// What a chat has.
@@ -56,7 +56,7 @@ fn worlds() -> impl Strategy<Value = World> {
             records: BTreeMap::new(),
             attended: BTreeSet::new(),
             journal_is_new,
-            grace: if graceful { GRACE } else { TimeDelta::zero() },
+            underway_since: graceful.then(|| now() - GRACE),
         };
         for (n, (container, record, attended)) in (0..).zip([a, b, c, d, e, f]) {
             world.containers.extend(container);
@@ -77,7 +77,7 @@ impl World {
             attended: self.attended.clone(),
             journal_is_new: self.journal_is_new,
             now: now(),
-            grace: self.grace,
+            underway_since: self.underway_since,
         }
     }
 
@@ -184,7 +184,7 @@ proptest! {
             prop_assert!(world.attended.contains(chat), "nobody looks after what was promised to {chat}");
         }
         for (chat, found) in world.ours() {
-            let young = now() - found.labels.created_at < world.grace;
+            let young = world.underway_since.is_some_and(|since| found.labels.created_at > since);
             prop_assert!(young || world.attended.contains(&chat), "nobody looks after {found:?}");
         }
         let before = world.clone();

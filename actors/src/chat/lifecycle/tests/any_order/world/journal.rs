@@ -37,7 +37,7 @@ impl World {
             attended: Default::default(),
             journal_is_new: self.journal_is_new,
             now: self.now,
-            grace: TimeDelta::zero(),
+            underway_since: None,
         };
         self.journal_is_new = false;
         let sandbox = match plan(&situation).pop()? {
