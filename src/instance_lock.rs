@@ -29,6 +29,7 @@ impl InstanceLock {
     }
 
     fn acquire_in(directory: &Path, instance: &InstanceName, engine: &str) -> Result<Self, InstanceLockError> {
+        let engine = canonical(engine);
         let engine_word: String = engine.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
         let path = directory.join(format!("sandboxd-{instance}@{engine_word}.lock"));
         let failed = |source| InstanceLockError::Io { path: path.clone(), source };
@@ -43,12 +44,16 @@ impl InstanceLock {
             .map_err(failed)?;
         match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => Ok(Self(file)),
-            Err(rustix::io::Errno::WOULDBLOCK) => {
-                Err(InstanceLockError::Taken { instance: instance.clone(), engine: engine.to_owned() })
-            }
+            Err(rustix::io::Errno::WOULDBLOCK) => Err(InstanceLockError::Taken { instance: instance.clone(), engine }),
             Err(errno) => Err(failed(errno.into())),
         }
     }
+}
+
+/// `/var/run` is `/run` on most hosts: one engine, however it is spelt.
+fn canonical(engine: &str) -> String {
+    let path = engine.strip_prefix("unix://").and_then(|path| Path::new(path).canonicalize().ok());
+    path.map_or_else(|| engine.to_owned(), |path| format!("unix://{}", path.display()))
 }
 
 #[cfg(test)]
@@ -66,5 +71,18 @@ mod tests {
         assert!(lock("b", "unix:///one").is_ok());
         drop(held);
         assert!(lock("a", "unix:///one").is_ok());
+    }
+    #[test]
+    fn an_engine_is_the_same_by_whichever_way_it_is_reached() {
+        let directory = tempfile::tempdir().unwrap();
+        let (socket, link) = (directory.path().join("docker.sock"), directory.path().join("link.sock"));
+        std::fs::write(&socket, "").unwrap();
+        std::os::unix::fs::symlink(&socket, &link).unwrap();
+        let lock = |path: &Path| {
+            let engine = format!("unix://{}", path.display());
+            InstanceLock::acquire_in(directory.path(), &"a".parse().unwrap(), &engine)
+        };
+        let _held = lock(&socket).unwrap();
+        assert!(matches!(lock(&link), Err(InstanceLockError::Taken { .. })));
     }
 }
