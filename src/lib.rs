@@ -4,6 +4,8 @@ pub mod chat_directories;
 pub mod cli;
 pub mod client;
 pub mod config;
+#[cfg(debug_assertions)]
+pub mod crash_points;
 pub mod engine;
 pub mod host_paths;
 pub mod instance_lock;

@@ -30,6 +30,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::chat_directories::DirectoriesOnDisk;
 use crate::config::{Config, Principal};
+#[cfg(debug_assertions)]
+use crate::crash_points::CrashPoints;
 use crate::host_paths::VolumePolicy;
 use crate::instance_lock::{InstanceLock, InstanceLockError};
 use crate::probe::NetworkProbe;
@@ -63,6 +65,9 @@ pub enum ServiceError {
     Journal(#[from] JournalError),
     #[error("socket: {0}")]
     Socket(#[from] BindError),
+    #[cfg(debug_assertions)]
+    #[error(transparent)]
+    CrashPoint(#[from] crate::crash_points::InvalidCrashPoint),
     #[error("the supervision tree did not start: {0}")]
     Spawn(#[from] SpawnErr),
     #[error("the root of the supervision tree ended")]
@@ -109,6 +114,10 @@ impl Service {
         let socket = socket_options(config)?;
         let access = access(config)?;
         let volumes = volume_policy(config, &outside.engine_sockets)?;
+        #[cfg(debug_assertions)]
+        let crash_points = CrashPoints::from_environment(std::env::vars_os())?;
+        #[cfg(debug_assertions)]
+        let outside = crash_points.around_outside(outside);
         // Before the journal is read and the engine is touched: a second service that was started by mistake must not
         // take what the first one is creating for something half made. Whoever connects meanwhile waits.
         let listener = match outside.listener {
@@ -118,6 +127,8 @@ impl Service {
         let (journal, contents) = JournalHandle::start(outside.journal, JOURNAL_LIMIT, None).await?;
         let rules = Rules { trust: TRUST, profiles: Arc::clone(&profiles), max_leases: config.leases.max_per_sandbox };
         let world = world(config, &instance, outside.engine, journal, rules)?;
+        #[cfg(debug_assertions)]
+        let world = crash_points.around_world(world);
         let engine = world.engine.clone();
 
         let rhythm = Rhythm { reap: config.reaper.tick, reconcile: config.reconciler.interval };

@@ -22,6 +22,8 @@ mod commands;
 mod container;
 mod deletion;
 mod engine_trouble;
+#[cfg(debug_assertions)]
+mod kills;
 mod lifecycle;
 mod load;
 mod observability;

@@ -140,6 +140,13 @@ pub(crate) struct ForeignContainer {
     docker: Docker,
 }
 
+impl ForeignContainer {
+    pub(crate) async fn is_running(&self) -> bool {
+        let answer = self.docker.inspect_container(&self.id, None).await;
+        answer.ok().and_then(|container| container.state?.running).unwrap_or(false)
+    }
+}
+
 impl Drop for ForeignContainer {
     fn drop(&mut self) {
         let (docker, id) = (self.docker.clone(), self.id.clone());

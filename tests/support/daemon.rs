@@ -49,6 +49,19 @@ impl Daemon {
         self.installation
     }
 
+    /// Ends by itself.
+    pub(crate) async fn ended(mut self) -> (ExitStatus, Installation) {
+        let status = self.process.ended().await;
+        (status, self.installation)
+    }
+
+    /// Ends by itself, or else as it should.
+    pub(crate) async fn end(self) -> (ExitStatus, Installation) {
+        // Not yet waited for, so the number is still its own.
+        let _ = kill_process(self.pid(), Signal::TERM);
+        self.ended().await
+    }
+
     pub(crate) fn signal(&self, signal: Signal) {
         kill_process(self.pid(), signal).expect("it runs");
     }
@@ -60,6 +73,16 @@ impl Daemon {
     /// Another connection.
     pub(crate) async fn connect(&self) -> Client {
         Client::connect(self.socket()).await.expect("it listens")
+    }
+
+    /// As [`Daemon::call`], of a service that may end before it answers: nothing, then.
+    pub(crate) async fn try_call(&self, method: &str, params: impl Serialize) -> Option<Result<Value, Failure>> {
+        match self.client.call(method, params).await {
+            Ok(answer) => Some(Ok(answer)),
+            Err(ClientError::Failed(failure)) => Some(Err(failure)),
+            Err(ClientError::Disconnected) => None,
+            Err(other) => panic!("{method}: {other}"),
+        }
     }
 
     pub(crate) async fn call(&self, method: &str, params: impl Serialize) -> Result<Value, Failure> {

@@ -77,6 +77,11 @@ impl Installation {
         self
     }
 
+    pub(crate) fn without_variable(mut self, name: &str) -> Self {
+        self.environment.retain(|(known, _)| known != name);
+        self
+    }
+
     pub(crate) fn name(&self) -> &str {
         self.instance.name.as_str()
     }

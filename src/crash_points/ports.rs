@@ -1,0 +1,122 @@
+//! The ports, with a boundary before and after each call.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use sandboxd_actors::container::ContainerSpec;
+use sandboxd_actors::directories::{ChatDirectories, DirectoryError};
+use sandboxd_actors::engine::events::EngineEvents;
+use sandboxd_actors::engine::{Engine, EngineError, EngineIdentity, NetworkSpec, Observed};
+use sandboxd_actors::host_path::HostPath;
+use sandboxd_actors::ids::{ChatId, ContainerId, InstanceName};
+use sandboxd_actors::journal::{Contents, Entry, EventPage, Journal, JournalError};
+use sandboxd_actors::profile::User;
+use sandboxd_actors::sandbox::Sandbox;
+
+use super::{CrashPoints, Side};
+
+pub(super) fn engine(points: &Arc<CrashPoints>, inner: Arc<dyn Engine>) -> Arc<dyn Engine> {
+    Arc::new(Bordered { points: Arc::clone(points), inner })
+}
+
+pub(super) fn directories(points: &Arc<CrashPoints>, inner: Arc<dyn ChatDirectories>) -> Arc<dyn ChatDirectories> {
+    Arc::new(Bordered { points: Arc::clone(points), inner })
+}
+
+pub(super) fn journal<J: Journal>(points: &Arc<CrashPoints>, inner: J) -> impl Journal + use<J> {
+    Bordered { points: Arc::clone(points), inner }
+}
+
+struct Bordered<P> {
+    points: Arc<CrashPoints>,
+    inner: P,
+}
+
+impl<P> Bordered<P> {
+    async fn around<T>(&self, effect: &'static str, call: impl Future<Output = T>) -> T {
+        self.points.pass(Side::Before, effect);
+        let outcome = call.await;
+        self.points.pass(Side::After, effect);
+        outcome
+    }
+
+    fn around_blocking<T>(&mut self, effect: &'static str, call: impl FnOnce(&mut P) -> T) -> T {
+        self.points.pass(Side::Before, effect);
+        let outcome = call(&mut self.inner);
+        self.points.pass(Side::After, effect);
+        outcome
+    }
+}
+
+#[async_trait]
+impl Engine for Bordered<Arc<dyn Engine>> {
+    async fn identify(&self) -> Result<EngineIdentity, EngineError> {
+        self.around("engine.identify", self.inner.identify()).await
+    }
+
+    async fn ensure_network(&self, network: &NetworkSpec) -> Result<(), EngineError> {
+        self.around("engine.ensure_network", self.inner.ensure_network(network)).await
+    }
+
+    async fn has_image(&self, image: &str) -> Result<bool, EngineError> {
+        self.around("engine.has_image", self.inner.has_image(image)).await
+    }
+
+    async fn create(&self, container: &ContainerSpec) -> Result<ContainerId, EngineError> {
+        self.around("engine.create", self.inner.create(container)).await
+    }
+
+    async fn start(&self, container: &ContainerId) -> Result<(), EngineError> {
+        self.around("engine.start", self.inner.start(container)).await
+    }
+
+    async fn inspect(&self, id_or_name: &str) -> Result<Option<Observed>, EngineError> {
+        self.around("engine.inspect", self.inner.inspect(id_or_name)).await
+    }
+
+    async fn list(&self, instance: &InstanceName) -> Result<Vec<Observed>, EngineError> {
+        self.around("engine.list", self.inner.list(instance)).await
+    }
+
+    async fn stop(&self, container: &ContainerId, grace: Duration) -> Result<(), EngineError> {
+        self.around("engine.stop", self.inner.stop(container, grace)).await
+    }
+
+    async fn remove(&self, container: &ContainerId) -> Result<(), EngineError> {
+        self.around("engine.remove", self.inner.remove(container)).await
+    }
+
+    async fn log_tail(&self, container: &ContainerId, lines: usize) -> Result<Vec<String>, EngineError> {
+        self.around("engine.log_tail", self.inner.log_tail(container, lines)).await
+    }
+
+    async fn watch(&self, instance: &InstanceName) -> Result<EngineEvents, EngineError> {
+        self.around("engine.watch", self.inner.watch(instance)).await
+    }
+}
+
+#[async_trait]
+impl ChatDirectories for Bordered<Arc<dyn ChatDirectories>> {
+    async fn prepare(&self, chat: ChatId, user: Option<User>) -> Result<HostPath, DirectoryError> {
+        self.around("directories.prepare", self.inner.prepare(chat, user)).await
+    }
+}
+
+impl<J: Journal> Journal for Bordered<J> {
+    fn load(&mut self) -> Result<Contents, JournalError> {
+        self.around_blocking("journal.load", J::load)
+    }
+
+    fn sandbox(&mut self, chat: ChatId) -> Result<Option<Sandbox>, JournalError> {
+        self.around_blocking("journal.sandbox", |journal| journal.sandbox(chat))
+    }
+
+    fn commit(&mut self, entries: &[Entry]) -> Result<(), JournalError> {
+        self.around_blocking("journal.commit", |journal| journal.commit(entries))
+    }
+
+    fn events(&mut self, after: u64, chat: Option<ChatId>, limit: usize) -> Result<EventPage, JournalError> {
+        self.around_blocking("journal.events", |journal| journal.events(after, chat, limit))
+    }
+}

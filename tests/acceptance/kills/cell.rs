@@ -1,0 +1,109 @@
+//! One life of a service with a violent end, and what the next one makes of it.
+
+use std::fmt;
+use std::os::unix::process::ExitStatusExt;
+
+use rustix::process::Signal;
+use sandboxd::journal::SqliteJournal;
+use sandboxd_actors::journal::Journal;
+use sandboxd_actors::sandbox::Sandbox;
+use serde_json::Value;
+
+use super::use_case::UseCase;
+use crate::installation::Installation;
+
+const AT: &str = "SANDBOXD_CRASH_AT";
+const LOG: &str = "SANDBOXD_CRASH_LOG";
+const FROM: &str = "SANDBOXD_CRASH_FROM";
+
+/// How the first life ends.
+#[derive(Debug, Clone)]
+pub(super) enum End {
+    /// As it should; what was passed is written down.
+    Recorded,
+    /// By itself, at this passage.
+    At(String),
+    /// Right after the answer.
+    Answered,
+}
+
+impl fmt::Display for End {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            End::Recorded => f.write_str("recorded"),
+            End::At(passage) => f.write_str(passage),
+            End::Answered => f.write_str("once answered"),
+        }
+    }
+}
+
+pub(super) struct Report {
+    pub(super) killed: bool,
+    /// The passages, where they were recorded.
+    pub(super) passed: Vec<String>,
+}
+
+/// What is known when the service is dead.
+#[derive(Debug)]
+pub(super) struct Aftermath {
+    /// What the chat had before the use case.
+    pub(super) before: Option<Value>,
+    /// What the use case was answered with, if it was.
+    pub(super) answer: Option<Value>,
+    /// What is on disk for the chat.
+    pub(super) record: Option<Sandbox>,
+}
+
+pub(super) async fn run(use_case: UseCase, end: End) -> Report {
+    let mut installation = Installation::new(use_case.settings());
+    let (log, armed) = (installation.path("passages"), installation.path("armed"));
+    installation = installation.with_variable(FROM, &armed.display().to_string());
+    installation = match &end {
+        End::Recorded => installation.with_variable(LOG, &log.display().to_string()),
+        End::At(passage) => installation.with_variable(AT, passage),
+        End::Answered => installation,
+    };
+    let service = installation.start().await;
+    let chat = service.new_chat();
+    let before = use_case.prepare(&service, &chat).await;
+    std::fs::write(armed, "").expect("written");
+    let answer = use_case.perform(&service, &chat).await;
+    let (killed, installation) = match end {
+        End::Answered => (true, service.kill().await),
+        End::Recorded | End::At(_) => {
+            let (status, installation) = service.end().await;
+            let killed = status.signal() == Some(Signal::KILL.as_raw());
+            assert!(killed || status.success(), "{status}");
+            (killed, installation)
+        }
+    };
+    assert!(killed || answer.is_some(), "whoever is alive answers");
+
+    let record = records(&installation).into_iter().find(|record| record.chat.to_string() == chat.chat_id());
+    let aftermath = Aftermath { before, answer, record };
+    let mut installation = installation.without_variable(AT).without_variable(LOG);
+    // Soon: what the engine was asked for may come into being after the next service has looked.
+    installation.configure("reaper.tick = '50ms'\nreconciler.interval = '1s'");
+    let next = installation.start().await;
+    use_case.verify(&next, &chat, &aftermath).await;
+
+    let installation = next.stop().await;
+    assert_eq!(installation.containers().await.count().await, 0);
+    assert_eq!(records(&installation), [], "nothing is owed");
+    let passed = std::fs::read_to_string(log).unwrap_or_default().lines().map(String::from).collect();
+    Report { killed, passed }
+}
+
+/// What is on disk, read from a copy: the next service finds it as the last one has left it.
+fn records(dead: &Installation) -> Vec<Sandbox> {
+    let copy = tempfile::tempdir().expect("a directory");
+    for part in ["journal.sqlite", "journal.sqlite-wal"] {
+        let original = dead.path("state").join(part);
+        if original.exists() {
+            std::fs::copy(original, copy.path().join(part)).expect("copied");
+        }
+    }
+    let instance = dead.name().parse().expect("a name");
+    let mut journal = SqliteJournal::open(&copy.path().join("journal.sqlite"), &instance, 1000).expect("sound");
+    journal.load().expect("readable").sandboxes
+}

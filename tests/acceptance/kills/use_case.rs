@@ -1,0 +1,198 @@
+//! What the service is killed in the middle of, and what must be so afterwards.
+
+use chrono::{DateTime, Utc};
+use sandboxd_actors::sandbox::{Sandbox, Status};
+use serde_json::{Value, json};
+
+use super::cell::Aftermath;
+use crate::create_params::CreateParams;
+use crate::daemon::Daemon;
+use crate::engine::eventually;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum UseCase {
+    Create,
+    /// A create for a chat whose sandbox has expired.
+    Replace,
+    Renew,
+    Delete,
+    /// Nobody asks for anything.
+    Expire,
+    /// The same where the container is kept.
+    Rest,
+}
+
+impl UseCase {
+    pub(super) fn settings(self) -> &'static str {
+        match self {
+            UseCase::Expire => "reaper.tick = '50ms'\nprofiles.default.network = 'none'",
+            UseCase::Rest => "reaper.tick = '50ms'\nprofiles.default = { network = 'none', on_expire = 'stop' }",
+            _ => "profiles.default.network = 'none'",
+        }
+    }
+
+    /// What the chat has before.
+    pub(super) async fn prepare(self, service: &Daemon, chat: &CreateParams) -> Option<Value> {
+        let params = match self {
+            UseCase::Create => return None,
+            UseCase::Replace => chat.with("ttl", 1),
+            // Counts from when it is ready, however long that took.
+            UseCase::Expire | UseCase::Rest => chat.with("idle_timeout", 1),
+            UseCase::Renew | UseCase::Delete => chat.clone(),
+        };
+        let before = service.created(&params).await;
+        if self == UseCase::Replace {
+            let end = time(&before["expires_at"]);
+            eventually("it has expired", || async { (Utc::now() > end).then_some(()) }).await;
+        }
+        Some(before)
+    }
+
+    /// The answer, unless the service has died before.
+    pub(super) async fn perform(self, service: &Daemon, chat: &CreateParams) -> Option<Value> {
+        let id = json!({ "chat_id": chat.chat_id() });
+        let answer = match self {
+            UseCase::Create | UseCase::Replace => service.try_call("sandbox.create", chat).await,
+            UseCase::Renew => {
+                service.try_call("sandbox.renew", json!({ "chat_id": chat.chat_id(), "ttl": 9000 })).await
+            }
+            UseCase::Delete => service.try_call("sandbox.delete", id).await,
+            UseCase::Expire | UseCase::Rest => {
+                eventually("its end has come", || async {
+                    match service.try_call("sandbox.get", &id).await {
+                        None => Some(None),
+                        Some(Ok(sandbox)) if sandbox["status"] == "stopped" => Some(Some(Ok(sandbox))),
+                        Some(Ok(_)) => None,
+                        Some(Err(failure)) => {
+                            assert_eq!(failure.data.kind, "sandbox_not_found");
+                            Some(Some(Ok(Value::Null)))
+                        }
+                    }
+                })
+                .await
+            }
+        };
+        answer.map(|answer| answer.expect("no reason to fail"))
+    }
+
+    /// The next service keeps what the last one has promised, and whoever asks again gets what they asked for, once.
+    pub(super) async fn verify(self, next: &Daemon, chat: &CreateParams, aftermath: &Aftermath) {
+        let Aftermath { before, answer, record } = aftermath;
+        let session = |sandbox: &Value| sandbox["session_id"].as_str().map(String::from);
+        let earlier = before.as_ref().and_then(session);
+        let running = record.as_ref().filter(|record| record.status == Status::Running);
+        let made_now = running.filter(|record| Some(record.session.to_string()) != earlier);
+        match self {
+            UseCase::Create | UseCase::Replace => {
+                if let Some(answer) = answer {
+                    let promised = made_now.expect("on disk before it is answered");
+                    assert_eq!(session(answer), Some(promised.session.to_string()));
+                    assert_eq!(answer["outcome"], if self == UseCase::Create { "created" } else { "replaced" });
+                }
+                match made_now {
+                    Some(promised) => is_there(next, chat, promised).await,
+                    None => is_gone(next, chat).await,
+                }
+            }
+            UseCase::Renew => {
+                let kept = running.expect("a renewal does not end it");
+                assert_eq!(Some(kept.session.to_string()), earlier);
+                if let Some(answer) = answer {
+                    assert_eq!(time(&answer["expires_at"]), to_the_millisecond(kept.expires_at));
+                }
+                is_there(next, chat, kept).await;
+                let again = json!({ "chat_id": chat.chat_id(), "ttl": 9000 });
+                let renewed = next.call("sandbox.renew", again).await.expect("renewed");
+                assert!(time(&renewed["expires_at"]) > time(&before.as_ref().expect("created")["expires_at"]));
+            }
+            UseCase::Delete => {
+                if answer.is_some() {
+                    assert_eq!(*record, None, "struck out before it is answered");
+                }
+                match running {
+                    // It was not even begun.
+                    Some(kept) => is_there(next, chat, kept).await,
+                    None => is_gone(next, chat).await,
+                }
+                let deleted = next.delete(chat).await.expect("an answer");
+                assert_eq!(deleted["result"], if running.is_some() { "deleted" } else { "not_found" });
+                is_gone(next, chat).await;
+            }
+            UseCase::Expire => is_gone(next, chat).await,
+            UseCase::Rest => is_at_rest(next, chat, before.as_ref().expect("created")).await,
+        }
+        can_be_had_once(next, chat, record.as_ref()).await;
+    }
+}
+
+/// As it was promised, and nothing else.
+async fn is_there(service: &Daemon, chat: &CreateParams, promised: &Sandbox) {
+    let found = service.get(chat).await.expect("it was promised");
+    assert_eq!(found["status"], "running", "{found}");
+    assert_eq!(found["session_id"], promised.session.to_string());
+    assert_eq!(found["container_id"], promised.container.as_ref().expect("it ran").to_string());
+    for (field, expected) in [
+        ("created_at", promised.created_at),
+        ("expires_at", promised.expires_at),
+        ("last_activity_at", promised.last_activity_at),
+    ] {
+        assert_eq!(time(&found[field]), to_the_millisecond(expected), "{field}");
+    }
+    let containers = service.containers().await;
+    let only = containers.only().await;
+    assert_eq!(found["container_id"], only);
+    assert!(containers.is_running(&only).await);
+}
+
+async fn is_at_rest(service: &Daemon, chat: &CreateParams, before: &Value) {
+    eventually("it is stopped", || async {
+        let found = service.get(chat).await.expect("it is kept");
+        assert_eq!(found["session_id"], before["session_id"]);
+        (found["status"] == "stopped").then(|| assert_eq!(found["reason"], "idle"))
+    })
+    .await;
+    let containers = service.containers().await;
+    let only = containers.only().await;
+    assert_eq!(before["container_id"], only);
+    assert!(!containers.is_running(&only).await);
+}
+
+async fn is_gone(service: &Daemon, chat: &CreateParams) {
+    eventually("nothing is left of it", || async {
+        let failure = service.get(chat).await.err()?;
+        assert_eq!(failure.data.kind, "sandbox_not_found");
+        Some(())
+    })
+    .await;
+    assert_eq!(service.list().await, Vec::<Value>::new());
+    service.containers().await.none_is_left().await;
+}
+
+/// Whoever did not get an answer asks again.
+async fn can_be_had_once(service: &Daemon, chat: &CreateParams, record: Option<&Sandbox>) {
+    let there = service.get(chat).await.ok();
+    let created = service.created(chat).await;
+    match &there {
+        Some(there) if there["status"] == "stopped" => assert_eq!(created["outcome"], "replaced"),
+        Some(there) => {
+            assert_eq!(created["outcome"], "reused");
+            assert_eq!(created["session_id"], there["session_id"]);
+        }
+        None => {
+            assert_eq!(created["outcome"], "created");
+            assert!(record.is_none_or(|record| created["session_id"] != record.session.to_string()));
+        }
+    }
+    assert_eq!(service.containers().await.only().await, created["container_id"]);
+    assert_eq!(service.delete(chat).await.expect("deleted")["result"], "deleted");
+    is_gone(service, chat).await;
+}
+
+fn time(value: &Value) -> DateTime<Utc> {
+    value.as_str().and_then(|text| text.parse().ok()).unwrap_or_else(|| panic!("no time: {value}"))
+}
+
+/// As it is shown.
+fn to_the_millisecond(time: DateTime<Utc>) -> DateTime<Utc> {
+    DateTime::from_timestamp_millis(time.timestamp_millis()).expect("within range")
+}
