@@ -84,6 +84,8 @@ pub struct Service {
     server: Server,
     listener: Listener,
     grace: Duration,
+    /// Resolves only if the instance turns out to be somebody else's.
+    groundwork: JoinHandle<Option<InstanceLockError>>,
     /// Ends what goes on in the background.
     background: CancellationToken,
     /// What was promised is there again.
@@ -149,7 +151,7 @@ impl Service {
             }
             Ok(()) => {}
         }
-        tokio::spawn(background.clone().run_until_cancelled_owned(groundwork.keep()));
+        let groundwork = tokio::spawn(background.clone().run_until_cancelled_owned(groundwork.keep()));
         if let Some(limit) = systemd::watchdog_limit() {
             let watch = systemd::watch_progress(sandboxes.clone(), limit, systemd::feed_watchdog);
             tokio::spawn(background.clone().run_until_cancelled_owned(watch));
@@ -166,12 +168,14 @@ impl Service {
             started: Instant::now(),
         };
         let server = Server::new(handler, limits(config), access);
-        Ok(Self { sandboxes, root_ended, server, listener, grace: config.shutdown.grace, background, reconciled })
+        let grace = config.shutdown.grace;
+        Ok(Self { sandboxes, root_ended, server, listener, grace, groundwork, background, reconciled })
     }
 
     /// Serves until `stop` is cancelled, and then until what was under way is done. Sandboxes stay.
     pub async fn run(self, stop: CancellationToken) -> Result<(), ServiceError> {
-        let Service { sandboxes, mut root_ended, server, listener, grace, background, reconciled } = self;
+        let Service { sandboxes, mut root_ended, server, listener, grace, mut groundwork, background, reconciled } =
+            self;
         let serving = tokio::spawn(server.serve(listener, stop.clone(), grace));
         tokio::spawn(stop.clone().run_until_cancelled_owned(systemd::report_ready(reconciled)));
         let outcome = tokio::select! {
@@ -179,6 +183,8 @@ impl Service {
             // Nothing can be answered any more: better to be started again.
             _ = &mut root_ended => Err(ServiceError::RootEnded),
             () = sandboxes.journal().ended() => Err(ServiceError::JournalEnded),
+            // The engine was silent at start, so that this could not be known by then.
+            Ok(Some(taken)) = &mut groundwork => Err(GroundworkError::from(taken).into()),
         };
         tracing::info!("stopping");
         systemd::stopping();
@@ -231,13 +237,16 @@ impl Groundwork {
         Ok(())
     }
 
-    /// Tries until it is laid, and then holds the instance as long as the service runs.
-    async fn keep(mut self) {
+    /// Tries until it is laid, and then holds the instance as long as the service runs. Ends only if another service
+    /// has it.
+    async fn keep(mut self) -> InstanceLockError {
         let mut pause = FIRST_PAUSE;
         while !self.reconciled.is_cancelled() {
             tokio::time::sleep(pause).await;
-            if let Err(error) = self.lay().await {
-                tracing::debug!(%error, "the engine does not answer yet");
+            match self.lay().await {
+                Ok(()) => {}
+                Err(GroundworkError::Instance(taken)) => return taken,
+                Err(GroundworkError::Engine(error)) => tracing::debug!(%error, "the engine does not answer yet"),
             }
             pause = (pause * 2).min(LONGEST_PAUSE);
         }

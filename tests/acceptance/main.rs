@@ -29,5 +29,6 @@ mod load;
 mod observability;
 mod readiness;
 mod restart;
+mod two_daemons;
 mod units;
 mod volumes;
