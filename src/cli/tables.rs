@@ -267,6 +267,15 @@ mod tests {
     }
 
     #[test]
+    fn a_sandbox_is_shown_with_why_it_is_not_idle_and_what_ends_it_when() {
+        let shown = sandbox(serde_json::from_value(example(Utc::now())).expect("a sandbox"));
+        let row = |name: &str| shown.lines().find(|line| line.starts_with(name)).unwrap_or_else(|| panic!("{shown}"));
+        assert!(row("idle").contains("no (recent_activity)"), "{shown}");
+        let end = row("ends");
+        assert!(end.contains("in 4m") && end.trim_end().ends_with("expired"), "{shown}");
+    }
+
+    #[test]
     fn a_report_names_each_action_and_its_reason() {
         let left = json!({
             "action": "leave", "chat_id": null, "session_id": null, "container_id": "0123456789abcdef",
