@@ -154,7 +154,12 @@ pub enum EngineError {
 impl EngineError {
     /// The engine, not the request, is at fault: the same request may succeed later.
     pub fn is_unavailable(&self) -> bool {
-        matches!(self, Self::Unreachable { .. } | Self::Interrupted { .. } | Self::TimedOut { .. })
+        match self {
+            Self::Unreachable { .. } | Self::Interrupted { .. } | Self::TimedOut { .. } => true,
+            // By what it does not show: what it shows is dealt with.
+            Self::NameTaken { .. } => true,
+            _ => false,
+        }
     }
 
     /// The engine may have done, or may yet do, what it was asked to.

@@ -27,8 +27,11 @@ const CANCELLED_CREATION_GRACE: Duration = Duration::from_secs(5);
 /// A host's directories are ready in milliseconds; a file system that hangs must not hold a create for ever.
 const DIRECTORY_LIMIT: Duration = Duration::from_secs(10);
 
-/// Tries for the chat's name, should it be taken by something of the chat's own that is in the way.
-const NAME_TRIES: usize = 3;
+/// Tries for the chat's name, should it be taken by something of the chat's own that is in the way, and the first pause
+/// between them; each is twice as long as the one before, six seconds in all. An engine gives a name away before it
+/// shows the container, and takes it back after: what it was asked for earlier may be on its way in or out.
+const NAME_TRIES: u32 = 8;
+const NAME_PAUSE: Duration = Duration::from_millis(50);
 
 /// Launches a sandbox. A straggler is a creation that was given up; it is still to be followed to its end.
 pub async fn launch(
@@ -93,7 +96,7 @@ async fn create(
     cancelled: &CancellationToken,
 ) -> Result<Claim, (LaunchFailure, Option<Straggler>)> {
     let mut taken = EngineError::NameTaken { name: spec.name.to_string() };
-    for _ in 0..NAME_TRIES {
+    for attempt in 0..NAME_TRIES {
         let give_up = async {
             cancelled.cancelled().await;
             tokio::time::sleep(CANCELLED_CREATION_GRACE).await;
@@ -112,6 +115,10 @@ async fn create(
         }
         if let Some(found) = make_way(world, request, spec).await.map_err(|failure| (failure, None))? {
             return Ok(Claim::Found(found));
+        }
+        let pause = tokio::time::sleep(NAME_PAUSE * 2u32.pow(attempt));
+        if until(cancelled, pause).await.is_none() {
+            return Err((LaunchFailure { failure: StartFailure::Deleted, remains: Remains::Nothing }, None));
         }
     }
     Err((LaunchFailure { failure: taken.into(), remains: Remains::Nothing }, None))

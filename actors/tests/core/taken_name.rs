@@ -110,3 +110,40 @@ async fn what_is_left_of_an_earlier_sandbox_and_cannot_be_removed_is_removed_lat
     service.until_empty().await;
     service.until_all_retired().await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_has_the_name_and_is_not_shown_yet_or_any_more_is_waited_for() {
+    let service = Service::start().await;
+    for _ in 0..5 {
+        service.engine.fail_next(Operation::Create, taken());
+    }
+    assert_eq!(service.created(&request()).await.outcome, Outcome::Created);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_name_that_stays_taken_by_what_is_not_shown_may_be_free_later() {
+    let service = Service::start().await;
+    service.engine.fail_always(Operation::Create, taken());
+    let failure = service.start_failure(&request()).await;
+    assert!(matches!(&failure, StartFailure::Engine(error) if error.is_unavailable()), "{failure}");
+    service.until_all_retired().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_delete_does_not_wait_for_a_name_to_be_free() {
+    let service = Service::start().await;
+    let request = request();
+    service.engine.fail_always(Operation::Create, taken());
+    let create = service.creating(&request);
+    service.reached(Operation::Create).await;
+    let asked = tokio::time::Instant::now();
+    service.sandboxes.delete(request.chat).await.unwrap();
+    assert!(asked.elapsed() < std::time::Duration::from_secs(1), "{:?}", asked.elapsed());
+    assert_eq!(crate::support::start_failure(create.await.unwrap()), StartFailure::Deleted);
+    service.until_all_retired().await;
+}
+
+/// As the engine says it while it makes or removes the container that has the name.
+fn taken() -> Fault {
+    Fault::Fail(EngineError::NameTaken { name: "that of the chat".into() })
+}
