@@ -27,6 +27,9 @@ use plan::{Action, Situation, plan};
 /// outlived its actor.
 const CREATION_GRACE: TimeDelta = TimeDelta::minutes(2);
 
+/// When a pass is tried again that was to find what the engine did not tell of.
+const GAP_AGAIN: Duration = Duration::from_secs(2);
+
 /// So that many records do not hold up the journal's other writers.
 const RECORDS_PER_WRITE: usize = 512;
 
@@ -76,6 +79,8 @@ pub enum Message {
         report: Option<RpcReplyPort<Result<Report, EngineError>>>,
     },
     Tick,
+    /// A gap is still open.
+    GapAgain,
 }
 
 /// Why a pass is made.
@@ -130,6 +135,8 @@ pub struct State {
     /// What the journal held when the service started, until a pass has given every chat in it an actor.
     unattended: Option<Arc<Contents>>,
     started_at: Timestamp,
+    /// A pass that failed is going to be tried again.
+    gap_is_open: bool,
 }
 
 impl Actor for Reconciler {
@@ -144,7 +151,7 @@ impl Actor for Reconciler {
             // What was asked of a predecessor that failed is lost.
             myself.cast(Message::Pass { because: Trigger::Gap, dry_run: false, report: None })?;
         }
-        Ok(State { world, root, interval, unattended, started_at })
+        Ok(State { world, root, interval, unattended, started_at, gap_is_open: false })
     }
 
     async fn handle(
@@ -158,8 +165,17 @@ impl Actor for Reconciler {
             Message::Pass { because: Trigger::Gap, report: None, .. } if state.unattended.is_some() => {}
             Message::Pass { because, dry_run, report } => {
                 let outcome = state.pass(because, dry_run).await;
+                if because == Trigger::Gap && outcome.is_err() {
+                    state.leave_gap_open(&myself);
+                }
                 if let Some(report) = report {
                     let _ = report.send(outcome);
+                }
+            }
+            Message::GapAgain => {
+                state.gap_is_open = false;
+                if state.pass(Trigger::Gap, false).await.is_err() {
+                    state.leave_gap_open(&myself);
                 }
             }
             Message::Tick => {
@@ -173,6 +189,13 @@ impl Actor for Reconciler {
 }
 
 impl State {
+    /// What was missed may stay unseen for as long as nothing else happens to it, so it is looked for again soon.
+    fn leave_gap_open(&mut self, myself: &ActorRef<Message>) {
+        if !std::mem::replace(&mut self.gap_is_open, true) {
+            myself.send_after(GAP_AGAIN, || Message::GapAgain);
+        }
+    }
+
     async fn pass(&mut self, because: Trigger, dry_run: bool) -> Result<Report, EngineError> {
         let started = Instant::now();
         let span = tracing::info_span!("reconcile", because = because.as_str(), dry_run);

@@ -214,6 +214,17 @@ async fn the_stream_is_open_before_it_is_looked_for_what_was_missed() {
 }
 
 #[tokio::test]
+async fn a_gap_that_could_not_be_closed_at_once_is_closed_later() {
+    let service = watching().await;
+    let (chat, container) = service.sandbox().await;
+    service.engine.fail_next(Operation::List, Fault::unreachable());
+    service.engine.fail_next(Operation::List, Fault::unreachable());
+    service.engine.break_streams();
+    service.engine.end(&container, CRASH, &[]);
+    service.failed(chat).await;
+}
+
+#[tokio::test]
 async fn an_engine_that_never_answers_for_the_stream_is_asked_again() {
     tokio::time::pause();
     let engine = FakeEngine::new();
