@@ -89,6 +89,13 @@ impl FakeEngine {
         gate
     }
 
+    /// The next call of this kind is carried out, and its answer waits at the gate that is returned.
+    pub fn hold_next_answer(&self, operation: Operation) -> Gate {
+        let gate = Gate::default();
+        self.fail_next(operation, Fault::HoldAnswer(gate.clone()));
+        gate
+    }
+
     pub fn lose_image(&self, image: &str) {
         self.inner().missing_images.push(image.to_owned());
     }
@@ -227,6 +234,11 @@ impl FakeEngine {
             Some(Fault::Hold(gate)) => {
                 gate.passed().await;
                 work(&mut self.inner())
+            }
+            Some(Fault::HoldAnswer(gate)) => {
+                let answer = work(&mut self.inner());
+                gate.passed().await;
+                answer
             }
         }
     }

@@ -27,6 +27,7 @@ struct Inner {
     keep_events: Option<usize>,
     faults: VecDeque<Fault>,
     standing_fault: Option<Fault>,
+    unreadable: bool,
 }
 
 /// What can be made to go wrong with a commit.
@@ -93,10 +94,16 @@ impl MemoryJournal {
         self.inner().standing_fault = Some(fault);
     }
 
+    /// No record can be read, until [`MemoryJournal::heal`].
+    pub fn refuse_reads(&self) {
+        self.inner().unreadable = true;
+    }
+
     pub fn heal(&self) {
         let mut inner = self.inner();
         inner.faults.clear();
         inner.standing_fault = None;
+        inner.unreadable = false;
     }
 
     /// The next commit waits at the gate that is returned.
@@ -138,7 +145,11 @@ impl Journal for MemoryJournal {
     }
 
     fn sandbox(&mut self, chat: ChatId) -> Result<Option<Sandbox>, JournalError> {
-        Ok(self.inner().sandboxes.get(&chat).cloned())
+        let inner = self.inner();
+        if inner.unreadable {
+            return Err(JournalError::Io { file: "memory".into(), message: "input/output error".into() });
+        }
+        Ok(inner.sandboxes.get(&chat).cloned())
     }
 
     fn commit(&mut self, entries: &[Entry]) -> Result<(), JournalError> {

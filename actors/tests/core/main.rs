@@ -8,6 +8,7 @@ mod deleting;
 mod failing_engine;
 mod hanging_engine;
 mod listing;
+mod races;
 mod readiness;
 mod shutdown;
 mod supervision;

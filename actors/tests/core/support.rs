@@ -24,7 +24,7 @@ use sandboxd_actors::profile::{Limits, Network, Profile, Readiness, ReadinessChe
 use sandboxd_actors::reconciler::Trigger;
 use sandboxd_actors::reconciler::plan::Action;
 use sandboxd_actors::request::CreateRequest;
-use sandboxd_actors::sandbox::Sandbox;
+use sandboxd_actors::sandbox::{Sandbox, Status};
 use sandboxd_actors::sandboxes::{Rhythm, Sandboxes};
 use tokio::sync::Semaphore;
 
@@ -64,10 +64,18 @@ impl Service {
     }
 
     pub(crate) async fn with_slots(engine: FakeEngine, slots: usize) -> Self {
-        Self::with(engine, MemoryJournal::default(), slots).await
+        Self::with(instance(), engine, MemoryJournal::default(), slots).await
     }
 
-    async fn with(engine: FakeEngine, journal: MemoryJournal, slots: usize) -> Self {
+    /// Another instance on the same engine, with a journal of its own.
+    pub(crate) async fn another_instance(&self) -> Self {
+        let another = "another".parse().expect("a name");
+        let service = Self::with(another, self.engine.clone(), MemoryJournal::default(), 64).await;
+        service.adopt().await.expect("an engine without faults can be listed");
+        service
+    }
+
+    async fn with(instance: InstanceName, engine: FakeEngine, journal: MemoryJournal, slots: usize) -> Self {
         let (handle, contents) =
             JournalHandle::start_in_place(journal.clone(), JOURNAL_LIMIT).await.expect("the journal opens");
         let profile = request().profile;
@@ -84,7 +92,7 @@ impl Service {
             logs: ENGINE_LIMIT,
         };
         let world = World {
-            instance: instance(),
+            instance,
             engine: Bounded::new(Arc::new(engine.clone()), limits),
             engine_slots: Arc::new(Semaphore::new(slots)),
             probe: Arc::new(probe.clone()),
@@ -109,7 +117,7 @@ impl Service {
 
     /// The next run of the service, on the same engine and journal. It has listed nothing yet.
     pub(crate) async fn next_run(&self) -> Self {
-        Self::with(self.engine.clone(), self.journal.clone(), 64).await
+        Self::with(instance(), self.engine.clone(), self.journal.clone(), 64).await
     }
 
     /// Creates a sandbox where that is expected to succeed.
@@ -137,6 +145,16 @@ impl Service {
         let mut containers = self.engine.containers();
         assert_eq!(containers.len(), 1, "{containers:?}");
         containers.remove(0)
+    }
+
+    /// Resolves once the chat's sandbox is in this status.
+    pub(crate) async fn until_status(&self, chat: ChatId, status: Status) {
+        let reached = async {
+            while self.sandbox(chat).await.is_none_or(|sandbox| sandbox.status != status) {
+                tokio::task::yield_now().await;
+            }
+        };
+        in_time(reached).await;
     }
 
     /// Resolves once no chat is served any more.

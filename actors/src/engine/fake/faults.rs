@@ -18,6 +18,8 @@ pub enum Fault {
     Delay(Duration),
     /// Done and answered once the gate is opened.
     Hold(Gate),
+    /// Done at once, and answered once the gate is opened: the answer is old by then.
+    HoldAnswer(Gate),
     Panic,
 }
 
