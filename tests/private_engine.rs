@@ -4,20 +4,21 @@
 
 #[path = "support/engine.rs"]
 #[allow(dead_code, reason = "the conformance suite needs more of it")]
-mod support;
+mod engine;
+#[path = "support/engine_place.rs"]
+mod engine_place;
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
-use bollard::query_parameters::ImportImageOptions;
-use futures_util::{StreamExt, TryStreamExt};
+use engine::{TestInstance, eventually};
+use engine_place::{EnginePlace, copy_test_image};
+use futures_util::StreamExt;
 use rustix::process::{Pid, Signal, kill_process};
-use sandboxd::engine::docker::DockerEngine;
 use sandboxd::engine::private::{PrivateEngine, PrivateEngineError};
-use sandboxd_actors::engine::{ContainerState, Engine};
+use sandboxd_actors::engine::ContainerState;
 use sandboxd_actors::profile::Network;
-use support::{TestInstance, eventually};
 
 const INSIDE: &str = "SANDBOXD_TEST_IN_NAMESPACE";
 
@@ -43,8 +44,8 @@ fn a_private_engine_comes_back_keeps_its_containers_and_leaves_nothing() {
 }
 
 async fn story() {
-    let (place, engine) = Place::with_engine().await;
-    let Place { directory, runtime } = &place;
+    let (place, engine) = with_engine().await;
+    let EnginePlace { directory, runtime } = &place;
     let host = engine.host().to_owned();
     copy_test_image(&host).await;
     let instance = TestInstance::on(&host);
@@ -87,73 +88,21 @@ async fn story() {
     // Stopped when none runs, it leaves nothing.
     drop(instance);
     engine.stop().await;
-    assert_eq!(processes(runtime), []);
+    assert_eq!(place.processes(), []);
     assert_eq!(place.mounts(), Vec::<String>::new());
     let links = Command::new("ip").args(["-brief", "link"]).output().unwrap().stdout;
     let links = String::from_utf8(links).unwrap();
     assert!(!links.contains("sbxd-"), "{links}");
 }
 
-/// The private engine has no image, and nothing can be pulled: it is given the one of the other tests.
-async fn copy_test_image(host: &str) {
-    let image = support::test_image();
-    let theirs = TestInstance::new().raw().await;
-    let saved: Vec<_> = theirs.export_image(&image).try_collect().await.unwrap();
-    let ours = bollard::Docker::connect_with_host(host).unwrap();
-    let pieces = futures_util::stream::iter(saved);
-    let mut loading = ours.import_image(ImportImageOptions::default(), bollard::body_stream(pieces), None);
-    while let Some(step) = loading.next().await {
-        step.unwrap();
-    }
-    assert_eq!(DockerEngine::connect(host).unwrap().has_image(&image).await, Ok(true));
+async fn with_engine() -> (EnginePlace, PrivateEngine) {
+    let directory = tempfile::tempdir().unwrap();
+    let engine = PrivateEngine::start(directory.path()).await.unwrap();
+    let socket = Path::new(engine.host().strip_prefix("unix://").unwrap());
+    let runtime = socket.parent().unwrap().to_owned();
+    (EnginePlace { directory, runtime }, engine)
 }
 
 fn pid(runtime: &Path) -> Option<Pid> {
     fs::read_to_string(runtime.join("docker.pid")).ok()?.trim().parse().ok().and_then(Pid::from_raw)
-}
-
-/// Those whose arguments contain the engine's own place.
-fn processes(runtime: &Path) -> Vec<(Pid, String)> {
-    let mark = runtime.to_str().unwrap();
-    let process = |entry: fs::DirEntry| {
-        let pid = entry.file_name().to_str()?.parse().ok().and_then(Pid::from_raw)?;
-        let arguments = String::from_utf8_lossy(&fs::read(entry.path().join("cmdline")).ok()?).replace('\0', " ");
-        arguments.contains(mark).then_some((pid, arguments))
-    };
-    fs::read_dir("/proc").unwrap().flatten().filter_map(process).collect()
-}
-
-/// Where the engine lives. Whatever the test leaves there when it fails goes with it.
-struct Place {
-    directory: tempfile::TempDir,
-    runtime: PathBuf,
-}
-
-impl Place {
-    async fn with_engine() -> (Self, PrivateEngine) {
-        let directory = tempfile::tempdir().unwrap();
-        let engine = PrivateEngine::start(directory.path()).await.unwrap();
-        let socket = Path::new(engine.host().strip_prefix("unix://").unwrap());
-        let runtime = socket.parent().unwrap().to_owned();
-        (Self { directory, runtime }, engine)
-    }
-
-    fn mounts(&self) -> Vec<String> {
-        let places = [self.runtime.to_str().unwrap(), self.directory.path().to_str().unwrap()];
-        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
-        let points = mounts.lines().filter_map(|line| line.split(' ').nth(4));
-        points.filter(|point| places.iter().any(|place| point.starts_with(place))).map(str::to_owned).collect()
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        for (pid, _) in processes(&self.runtime) {
-            let _ = kill_process(pid, Signal::KILL);
-        }
-        for point in self.mounts().iter().rev() {
-            let _ = Command::new("umount").args(["--lazy", point]).status();
-        }
-        let _ = fs::remove_dir_all(&self.runtime);
-    }
 }

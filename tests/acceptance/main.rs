@@ -9,6 +9,8 @@ mod daemon;
 #[path = "../support/engine.rs"]
 #[allow(dead_code, reason = "the tests of the engine need the rest")]
 mod engine;
+#[path = "../support/engine_place.rs"]
+mod engine_place;
 #[path = "../support/gate.rs"]
 mod gate;
 #[path = "../support/installation.rs"]
@@ -17,6 +19,8 @@ mod installation;
 mod interposed_engine;
 #[path = "../support/network.rs"]
 mod network;
+#[path = "../support/private_dockerd.rs"]
+mod private_dockerd;
 
 mod commands;
 mod container;
@@ -27,6 +31,7 @@ mod kills;
 mod lifecycle;
 mod load;
 mod observability;
+mod outage;
 mod readiness;
 mod restart;
 mod two_daemons;

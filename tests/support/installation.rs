@@ -19,15 +19,25 @@ pub(crate) struct Installation {
     instance: TestInstance,
     settings: Table,
     environment: Vec<(String, String)>,
-    /// After the instance: it is gone only once its containers are.
-    _network: SharedNetwork,
+    /// After the instance: it is gone only once its containers are. On an engine of its own, the service makes it.
+    _network: Option<SharedNetwork>,
 }
 
 impl Installation {
     /// `settings` are a configuration file's, and go before the harness's own. A profile that names no image gets that
     /// of the tests.
     pub(crate) fn new(settings: &str) -> Self {
-        let instance = TestInstance::new();
+        Self::of(TestInstance::new(), Some(SharedNetwork::join()), settings)
+    }
+
+    /// On another engine than that of the tests.
+    pub(crate) fn on(host: &str, settings: &str) -> Self {
+        let mut installation = Self::of(TestInstance::on(host), None, settings);
+        installation.configure(&format!("engine.host = '{host}'"));
+        installation
+    }
+
+    fn of(instance: TestInstance, network: Option<SharedNetwork>, settings: &str) -> Self {
         let path = |name: &str| Value::from(instance.path(name).display().to_string());
         std::fs::create_dir(instance.path("volumes")).expect("a directory");
         let mut base = table(&format!(
@@ -53,8 +63,7 @@ impl Installation {
             sub_table(&mut base, section).insert(key.into(), path(file));
         }
         sub_table(&mut base, "volumes").insert("roots".into(), vec![path("volumes")].into());
-        let mut installation =
-            Self { instance, settings: base, environment: Vec::new(), _network: SharedNetwork::join() };
+        let mut installation = Self { instance, settings: base, environment: Vec::new(), _network: network };
         installation.configure(settings);
         installation
     }
