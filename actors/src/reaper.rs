@@ -5,9 +5,10 @@ pub mod clock_steps;
 pub mod deadlines;
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use ractor::{Actor, ActorProcessingErr, ActorRef, RpcReplyPort};
+use tokio::time::Instant;
 
 use crate::clock::{Clock, Timestamp};
 use crate::ids::ChatId;

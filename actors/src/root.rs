@@ -3,6 +3,7 @@
 //! Requests reach a chat through here, in mailbox order. Nothing in a handler waits for the engine.
 
 mod kept;
+pub(crate) mod notes;
 mod roster;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -210,9 +211,12 @@ impl Actor for Root {
             Message::Stirred { chat, container } => state.stirred(chat, container),
             Message::Due { chat } => state.tell(chat, Event::Due),
             Message::ClockStepped { by } => {
-                for (_, actor) in state.roster.page(None, usize::MAX) {
-                    let _ = actor.cast(chat::Message::Event(Box::new(Event::ClockStepped { by })));
+                let chats = state.serving();
+                for chat in &chats {
+                    let _ = chat.cast(chat::Message::Event(Box::new(Event::ClockStepped { by })));
                 }
+                // Every chat knows of it before its next deadline is told; the disk may take its time.
+                tokio::spawn(notes::write_down_in_time(chats, state.world.journal.clone()));
             }
             Message::Arm { chat, at } => state.reaper.cast(reaper::Message::Arm { chat, at }),
             Message::Disarm { chat } => state.reaper.cast(reaper::Message::Disarm { chat }),
@@ -231,7 +235,7 @@ impl Actor for Root {
                 state.closed = true;
                 state.watcher.stop();
                 state.reconciler.stop();
-                let _ = chats.send(state.roster.page(None, usize::MAX).into_iter().map(|(_, actor)| actor).collect());
+                let _ = chats.send(state.serving());
             }
         }
         Ok(())
@@ -313,6 +317,10 @@ impl State {
         }
     }
 
+    fn serving(&self) -> Vec<ActorRef<chat::Message>> {
+        self.roster.page(None, usize::MAX).into_iter().map(|(_, actor)| actor).collect()
+    }
+
     fn is_listed(&self) -> bool {
         self.unattended.is_none()
     }
@@ -337,8 +345,8 @@ impl State {
             Err((why, delay)) => restart_after(myself, delay, child, &why),
             // A new one knows of no deadline.
             Ok(()) if child == Child::Reaper => {
-                for (_, actor) in self.roster.page(None, usize::MAX) {
-                    let _ = actor.cast(chat::Message::Rearm);
+                for chat in self.serving() {
+                    let _ = chat.cast(chat::Message::Rearm);
                 }
             }
             Ok(()) => {}

@@ -151,7 +151,12 @@ impl Sandboxes {
     /// Takes no more requests, lets what is under way end within `grace`, and stops. Sandboxes stay.
     pub async fn shut_down(&self, grace: Duration) {
         let chats = ask(&self.root, |chats| root::Message::Close { chats }).await.unwrap_or_default();
-        let settled = join_all(chats.iter().map(|actor| ask(actor, chat::Message::Settle)));
+        let settled = async {
+            if let Err(error) = root::notes::write_down(&chats, &self.world.journal).await {
+                tracing::warn!(%error, "not all activity is written down");
+            }
+            join_all(chats.iter().map(|actor| ask(actor, chat::Message::Settle))).await;
+        };
         if timeout(grace, settled).await.is_err() {
             tracing::warn!(?grace, "work was still under way at the end of the grace period");
         }

@@ -69,6 +69,8 @@ pub enum Message {
     Describe(Answer<Option<Sandbox>>),
     /// An effect came back.
     Event(Box<Event>),
+    /// What nobody waits for is to be written down: answered once the journal has been given it.
+    WriteDown(RpcReplyPort<()>),
     /// The service is about to end: answered once nothing is under way and all activity is written down.
     Settle(RpcReplyPort<()>),
     /// Whoever keeps the deadlines has lost them.
@@ -166,9 +168,12 @@ impl Actor for Chat {
                 state.step(&myself, Event::Request(request));
             }
             Message::Event(event) => state.step(&myself, *event),
+            Message::WriteDown(reply) => {
+                state.write_down(&myself);
+                let _ = reply.send(());
+            }
             Message::Settle(reply) => {
-                let unnoted = state.lifecycle.flush();
-                state.carry_out(&myself, unnoted.into_iter().collect());
+                state.write_down(&myself);
                 state.settling.push(reply);
             }
             Message::Rearm => {
@@ -204,6 +209,11 @@ impl State {
         let now = self.world.clock.now();
         let effects = self.lifecycle.handle(event, now);
         self.carry_out(myself, effects);
+    }
+
+    fn write_down(&mut self, myself: &ActorRef<Message>) {
+        let unwritten = self.lifecycle.flush();
+        self.carry_out(myself, unwritten.into_iter().collect());
     }
 
     fn after_message(&mut self) {

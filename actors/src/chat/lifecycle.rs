@@ -67,6 +67,8 @@ pub struct Lifecycle {
     last_ticket: Ticket,
     /// Something happened to the container that a look under way, or the launch, may not have seen.
     stirred: bool,
+    /// The clock took along what is on disk. It is written down when asked for: all chats at once would be too many.
+    unwritten: bool,
     rules: Rules,
     effects: Vec<Effect>,
 }
@@ -102,6 +104,7 @@ impl Lifecycle {
             stragglers: 0,
             last_ticket: Ticket::default(),
             stirred: false,
+            unwritten: false,
             rules,
             effects: Vec::new(),
         }
@@ -339,7 +342,8 @@ impl Lifecycle {
     }
 
     /// As it is to be written down.
-    fn record(&self, sandbox: Sandbox) -> Box<Sandbox> {
+    fn record(&mut self, sandbox: Sandbox) -> Box<Sandbox> {
+        self.unwritten = false;
         let durable = self.leases.durable();
         Box::new(Sandbox { held_until: durable.until(), durable_leases: durable.known(), ..sandbox })
     }

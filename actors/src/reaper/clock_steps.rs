@@ -1,8 +1,7 @@
 //! Notices when the wall clock and the passing of time disagree: somebody set the clock, or the host slept.
 
-use std::time::Instant;
-
 use chrono::TimeDelta;
+use tokio::time::Instant;
 
 use crate::clock::Timestamp;
 

@@ -2,6 +2,7 @@
 //! real engine cannot show.
 
 mod adoption;
+mod clock_steps;
 mod concurrency;
 mod creating;
 mod deleting;

@@ -128,7 +128,7 @@ impl Lifecycle {
         }
         if let Some(sandbox) = self.kept() {
             sandbox.last_activity_at = shifted(sandbox.last_activity_at);
-            self.note_kept();
+            self.unwritten = true;
         }
         self.hold();
     }
@@ -166,12 +166,19 @@ impl Lifecycle {
         }
     }
 
-    /// The activity that is not written down yet, for a service that is about to end.
+    /// What nobody waits for and is not written down yet: after the clock was set, or before the service ends.
     pub fn flush(&mut self) -> Option<Effect> {
-        let Phase::Running(running) = &mut self.phase else { return None };
-        let (session, at) = (running.sandbox.session, running.sandbox.last_activity_at);
-        let unnoted = std::mem::replace(&mut running.noted_activity, at) != at;
-        unnoted.then_some(Effect::NoteActivity { session, at })
+        let mut activity = None;
+        if let Phase::Running(running) = &mut self.phase {
+            let (session, at) = (running.sandbox.session, running.sandbox.last_activity_at);
+            let unnoted = std::mem::replace(&mut running.noted_activity, at) != at;
+            activity = unnoted.then_some(Effect::NoteActivity { session, at });
+        }
+        if !self.unwritten {
+            return activity;
+        }
+        self.note_kept();
+        self.effects.pop()
     }
 
     /// What runs, and who holds it; or an answer that nothing does.

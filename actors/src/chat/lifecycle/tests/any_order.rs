@@ -31,6 +31,8 @@ enum Step {
         early: bool,
     },
     ClockSteps(i64),
+    /// After the clock has stepped, or for no reason.
+    AskedToWriteDown,
     /// The launch under way gets as far as a container, or as far as a started one.
     LaunchProgresses,
     LaunchEnds(LaunchEnd),
@@ -180,6 +182,7 @@ fn time() -> impl Strategy<Value = Step> {
         3 => any::<bool>().prop_map(|oldest| Step::TimerRings { oldest }),
         3 => Just(Step::RestartComes),
         1 => prop::sample::select(vec![-3600, -10, 10, 3600]).prop_map(Step::ClockSteps),
+        1 => Just(Step::AskedToWriteDown),
     ]
 }
 

@@ -145,6 +145,7 @@ impl World {
                 self.now += by;
                 self.tell(Event::ClockStepped { by });
             }
+            Step::AskedToWriteDown => self.write_down(),
             Step::LaunchProgresses => self.progress_launch(),
             Step::LaunchEnds(end) => self.end_launch(end),
             Step::TearDownEnds(end) => self.end_tear_down(end),
@@ -178,6 +179,9 @@ impl World {
             if !effects && !timers && !looks && self.stragglers.is_empty() {
                 // What went unnoticed so far is noticed now.
                 self.list(true);
+                if self.lifecycle.unwritten {
+                    self.write_down();
+                }
                 if self.checking.is_empty() && self.disk.is_empty() {
                     assert!(self.lifecycle.is_settled(), "nothing is open in {:?}", self.lifecycle.phase());
                     return;

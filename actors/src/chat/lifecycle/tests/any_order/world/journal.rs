@@ -15,6 +15,11 @@ impl World {
         }
     }
 
+    pub(super) fn write_down(&mut self) {
+        let unwritten = self.lifecycle.flush();
+        self.receive(unwritten.into_iter().collect());
+    }
+
     pub(super) fn refuse_writes(&mut self) {
         for ticket in self.disk.refuse() {
             self.tell(Event::Saved { ticket, result: Err(no_room()) });

@@ -1,0 +1,42 @@
+//! The wall clock is set while the service runs.
+
+use std::time::Duration;
+
+use sandboxd_actors::clock::{Clock, Timestamp};
+use sandboxd_actors::engine::ContainerState;
+use sandboxd_actors::engine::fake::FakeEngine;
+
+use crate::support::{Service, TestClock, in_time, leave, request};
+
+const TICK: Duration = Duration::from_secs(1);
+
+/// More than the journal's queue holds.
+const MANY: usize = 17_000;
+
+#[tokio::test(start_paused = true)]
+async fn a_clock_that_jumps_is_written_down_however_many_sandboxes_there_are() {
+    let engine = FakeEngine::new();
+    let start = TestClock::default().now();
+    for _ in 0..MANY {
+        leave(&engine, &request(), ContainerState::Running, start);
+    }
+    let service = Service::unlisted(engine).await;
+    service.adopt().await.unwrap();
+
+    // On a clock that is paused, exactly until the reaper has looked at the time.
+    tokio::time::sleep(2 * TICK).await;
+    // Had they not moved along with the clock, they would count as unused for that much longer after a restart.
+    service.clock.advance(Duration::from_secs(60));
+    let written_down = async {
+        while service.journal.sandboxes().iter().any(|sandbox| sandbox.last_activity_at == start) {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+    };
+    in_time(written_down).await;
+    let told = service.sandboxes.list(None, MANY).await.unwrap().sandboxes;
+    assert!(told.iter().map(|sandbox| sandbox.last_activity_at).eq(on_disk(&service)));
+}
+
+fn on_disk(service: &Service) -> Vec<Timestamp> {
+    service.journal.sandboxes().iter().map(|sandbox| sandbox.last_activity_at).collect()
+}
