@@ -30,8 +30,8 @@ const CREATION_GRACE: TimeDelta = TimeDelta::minutes(2);
 /// When a pass is tried again that was to find what the engine did not tell of.
 const GAP_AGAIN: Duration = Duration::from_secs(2);
 
-/// So that many records do not hold up the journal's other writers.
-const RECORDS_PER_WRITE: usize = 512;
+/// So that very many chats hold up neither those who write to the journal nor those who ask root for something.
+const AT_ONCE: usize = 512;
 
 /// What may become of a chat of which nothing is known, as engine and journal together tell it.
 pub async fn look(world: &World, chat: ChatId) -> Result<Option<Box<Sandbox>>, EngineError> {
@@ -64,6 +64,19 @@ pub async fn look(world: &World, chat: ChatId) -> Result<Option<Box<Sandbox>>, E
 /// The journal is as much a part of what is known as the engine: without it, nothing is decided.
 fn unread(error: JournalError) -> EngineError {
     EngineError::Interrupted { message: error.to_string() }
+}
+
+fn in_parts<T>(all: Vec<T>) -> impl Iterator<Item = Vec<T>> {
+    let mut left = all.into_iter();
+    std::iter::from_fn(move || Some(left.by_ref().take(AT_ONCE).collect()).filter(|part: &Vec<T>| !part.is_empty()))
+}
+
+/// Decides on a thread that serves nobody: with very many chats, it takes a while.
+async fn aside<T: Send + 'static>(decide: impl FnOnce() -> T + Send + 'static) -> Result<T, EngineError> {
+    tokio::task::spawn_blocking(decide).await.map_err(|error| match error.try_into_panic() {
+        Ok(panic) => std::panic::resume_unwind(panic),
+        Err(_) => gone(),
+    })
 }
 
 fn gone() -> EngineError {
@@ -221,7 +234,8 @@ impl State {
         let world = &self.world;
         let listed = world.engine.list(&world.instance).await?;
         let containers = listed.len();
-        let (mut ours, unrecognised) = Situation::recognise(&world.instance, listed);
+        let instance = world.instance.clone();
+        let (mut ours, unrecognised) = aside(move || Situation::recognise(&instance, listed)).await?;
         self.complete(&mut ours, &attended).await;
         let records = self.promised(&ours, &attended).await?;
         let now = world.clock.now();
@@ -234,8 +248,12 @@ impl State {
             now,
             underway_since: self.underway_since(now),
         };
-        let planned = plan(&situation);
-        let actions = planned.iter().filter(|action| !matches!(action, Action::Tell { .. })).cloned().collect();
+        let (situation, planned, actions) = aside(move || {
+            let planned = plan(&situation);
+            let actions = planned.iter().filter(|action| !matches!(action, Action::Tell { .. })).cloned().collect();
+            (situation, planned, actions)
+        })
+        .await?;
         if !dry_run {
             self.carry_out(planned).await?;
             self.conclude_rebuilding(&situation).await;
@@ -285,7 +303,7 @@ impl State {
     }
 
     async fn carry_out(&mut self, planned: Vec<Action>) -> Result<(), EngineError> {
-        let mut sandboxes = Vec::new();
+        let (mut sandboxes, mut seen) = (Vec::new(), Vec::new());
         for action in planned {
             match action {
                 Action::Attend { sandbox, because } => {
@@ -296,17 +314,23 @@ impl State {
                     );
                     sandboxes.push(sandbox);
                 }
-                Action::Tell { chat, seen } => {
-                    let _ = self.root.cast(root::Message::Seen { chat, container: seen });
-                }
+                Action::Tell { chat, seen: container } => seen.push((chat, container)),
                 Action::Leave { container, why } => {
                     metrics::counter!("sandboxd_reconcile_actions_total", "because" => "left_alone").increment(1);
                     tracing::warn!(container.id = %container, why, "left a container alone");
                 }
             }
         }
+        for containers in in_parts(seen) {
+            ask(&self.root, |told| root::Message::Seen { containers, told }).await.ok_or_else(gone)?;
+        }
         self.write_down(&sandboxes).await.map_err(unread)?;
-        ask(&self.root, |attended| root::Message::Attend { sandboxes, attended }).await.ok_or_else(gone)?;
+        for sandboxes in in_parts(sandboxes) {
+            ask(&self.root, |attended| root::Message::Attend { sandboxes, attended }).await.ok_or_else(gone)?;
+            // What they have written down so far makes room for the others. A full disk keeps nobody from being served.
+            let _ = self.world.journal.flush().await;
+        }
+        ask(&self.root, |known| root::Message::AllAttended { known }).await.ok_or_else(gone)?;
         self.unattended = None;
         Ok(())
     }
@@ -319,7 +343,7 @@ impl State {
             return Ok(());
         }
         let adopted: Vec<_> = sandboxes.iter().filter(|sandbox| sandbox.status != Status::Deleting).collect();
-        for part in adopted.chunks(RECORDS_PER_WRITE) {
+        for part in adopted.chunks(AT_ONCE) {
             journal.write(part.iter().map(|sandbox| Draft::Save((*sandbox).clone())).collect()).await?;
         }
         Ok(())

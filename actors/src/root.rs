@@ -52,19 +52,23 @@ pub enum Message {
         chat: ChatId,
         incarnation: u64,
     },
-    /// Gives chats actors that begin with these sandboxes. From now on, a chat without an actor has no container.
+    /// Gives chats actors that begin with these sandboxes.
     Attend {
         sandboxes: Vec<Box<Sandbox>>,
         attended: RpcReplyPort<()>,
+    },
+    /// From now on, a chat without an actor has no container.
+    AllAttended {
+        known: RpcReplyPort<()>,
     },
     /// Every chat that has an actor.
     Attended {
         chats: RpcReplyPort<BTreeSet<ChatId>>,
     },
-    /// A listing showed this live container for the chat, or none.
+    /// A listing showed these live containers for the chats, or none.
     Seen {
-        chat: ChatId,
-        container: Option<ContainerId>,
+        containers: Vec<(ChatId, Option<ContainerId>)>,
+        told: RpcReplyPort<()>,
     },
     /// The engine says that something happened to a container of the chat.
     Stirred {
@@ -199,15 +203,23 @@ impl Actor for Root {
                         state.spawn(&myself, sandbox.chat, Start::Sandbox(sandbox)).await;
                     }
                 }
+                let _ = attended.send(());
+            }
+            Message::AllAttended { known } => {
                 for (chat, container) in
                     state.unattended.take().map(|unattended| unattended.stirred).unwrap_or_default()
                 {
                     state.stirred(chat, container);
                 }
-                let _ = attended.send(());
+                let _ = known.send(());
             }
             Message::Attended { chats } => drop(chats.send(state.roster.chats().collect())),
-            Message::Seen { chat, container } => state.tell(chat, Event::Seen(container)),
+            Message::Seen { containers, told } => {
+                for (chat, container) in containers {
+                    state.tell(chat, Event::Seen(container));
+                }
+                let _ = told.send(());
+            }
             Message::Stirred { chat, container } => state.stirred(chat, container),
             Message::Due { chat } => state.tell(chat, Event::Due),
             Message::ClockStepped { by } => {

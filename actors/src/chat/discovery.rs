@@ -73,6 +73,10 @@ impl Found {
         }
     }
 
+    pub fn endpoint(&self) -> Option<Endpoint> {
+        self.container.address.map(|ip| Endpoint { ip, port: self.labels.port })
+    }
+
     /// The sandbox as far as its container tells. Activity is not written on a container, so being found counts as
     /// activity: rather too late an end than too early a one.
     pub fn sandbox(&self, now: Timestamp) -> Sandbox {
@@ -97,7 +101,7 @@ impl Found {
             image: self.container.image.clone(),
             container_name: ContainerName::of(&labels.instance, labels.chat),
             container: Some(self.container.id.clone()),
-            endpoint: self.container.address.map(|ip| Endpoint { ip, port: labels.port }),
+            endpoint: self.endpoint(),
             status,
             reason,
             message,

@@ -130,7 +130,7 @@ fn with_record(record: &Sandbox, seen: Option<&Found>, now: Timestamp) -> Action
     let mut sandbox = record.clone();
     if let Some(found) = seen {
         sandbox.container = Some(found.container.id.clone());
-        sandbox.endpoint = found.sandbox(now).endpoint.or(sandbox.endpoint);
+        sandbox.endpoint = found.endpoint().or(sandbox.endpoint);
     }
     let because = match (record.status, seen.map(Found::condition)) {
         (Status::Deleting, _) => Because::RemovalUnfinished,

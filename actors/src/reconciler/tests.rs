@@ -68,6 +68,7 @@ impl Actor for Root {
                 puppet.attends.push((sandboxes, self.1.sandboxes()));
                 let _ = attended.send(());
             }
+            root::Message::AllAttended { known: told } | root::Message::Seen { told, .. } => drop(told.send(())),
             _ => {}
         }
         Ok(())
