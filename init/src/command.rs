@@ -1,0 +1,324 @@
+//! One command: its process, its descriptors, and how it ends.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
+use rustix::process::{Pid, Signal, kill_process_group};
+use sandbox_init::codec::Bytes;
+use sandbox_init::wire::{COMMAND_VARIABLE, CommandFacts, Ending, How, Kind, Run, Size};
+
+use crate::channel::{Channel, Filled, read_some};
+use crate::poll::{Interest, Poll, Token, Watched};
+use crate::retained::Retained;
+use crate::{program, survivors, terminal};
+
+/// As much as the system gives everybody; larger pipes mean fewer turns.
+const PIPE_SIZE: usize = 1024 * 1024;
+
+/// Read from one output in a row, so that the others get their turn.
+const TURNS: usize = 16;
+
+/// Standard input that the command has not taken yet.
+const INPUT_FULL: usize = 256 * 1024;
+
+/// What a terminal takes for the end of input.
+const END_OF_TRANSMISSION: u8 = 4;
+
+#[derive(Debug)]
+pub(crate) struct Command {
+    id: u64,
+    arguments: Vec<Bytes>,
+    leader: Pid,
+    started: Instant,
+    deadline: Option<Instant>,
+    outputs: Vec<Output>,
+    input: Option<Input>,
+    retained: Retained,
+    /// The conversation in which its output is told.
+    pub(crate) attached: Option<Token>,
+    exit: Option<(How, Duration)>,
+    timed_out: bool,
+    killed: bool,
+}
+
+#[derive(Debug)]
+struct Output {
+    kind: Kind,
+    from: Watched,
+    /// All that was printed before the command ended has been read.
+    is_dry: bool,
+}
+
+#[derive(Debug)]
+struct Input {
+    to: Watched,
+    pending: Vec<u8>,
+    is_last: bool,
+    is_terminal: bool,
+}
+
+impl Command {
+    pub(crate) fn start(poll: &mut Poll, run: Run) -> io::Result<Self> {
+        let Run { id, arguments, environment, directory, timeout, terminal, input, .. } = run;
+        let text = |bytes: &Bytes| OsString::from_vec(bytes.0.clone());
+        let (name, rest) = arguments.split_first().ok_or_else(|| io::Error::other("a command needs a name"))?;
+        let mut command = program::prepare(&text(name));
+        command.args(rest.iter().map(text));
+        command.envs(environment.iter().map(|(name, value)| (text(name), text(value))));
+        command.env(COMMAND_VARIABLE, survivors::mark(id));
+        if let Some(directory) = directory.as_ref().map(text) {
+            // The system would not say whether the directory or the program is what is missing.
+            if !Path::new(&directory).is_dir() {
+                let message = format!("the directory {directory:?} does not exist");
+                return Err(io::Error::new(io::ErrorKind::NotADirectory, message));
+            }
+            command.current_dir(directory);
+        }
+
+        let mut outputs = Vec::new();
+        let stdin = if let Some(size) = &terminal {
+            let master = terminal::attach(&mut command, size)?;
+            let stdin = master.try_clone()?;
+            outputs.push((Kind::Stdout, master));
+            Some(stdin)
+        } else {
+            command.process_group(0);
+            for kind in [Kind::Stdout, Kind::Stderr] {
+                let (ours, theirs) = pipe()?;
+                let theirs = Stdio::from(theirs);
+                if kind == Kind::Stdout {
+                    command.stdout(theirs)
+                } else {
+                    command.stderr(theirs)
+                };
+                outputs.push((kind, ours));
+            }
+            let (theirs, ours) =
+                if input { pipe().map(|(r, w)| (Stdio::from(r), Some(w)))? } else { (Stdio::null(), None) };
+            command.stdin(theirs);
+            ours
+        };
+        for descriptor in outputs.iter().map(|(_, fd)| fd).chain(&stdin) {
+            rustix::io::ioctl_fionbio(descriptor, true)?;
+        }
+
+        let child = command.spawn()?;
+        let started = Instant::now();
+        let watch = |(kind, fd)| Ok(Output { kind, from: poll.watch(fd, Interest::READ)?, is_dry: false });
+        let outputs = outputs.into_iter().map(watch).collect::<io::Result<_>>()?;
+        let is_terminal = terminal.is_some();
+        let input = stdin
+            .map(|to| {
+                Ok::<_, io::Error>(Input {
+                    to: poll.watch(to, Interest::NONE)?,
+                    pending: Vec::new(),
+                    is_last: false,
+                    is_terminal,
+                })
+            })
+            .transpose()?;
+        Ok(Self {
+            id,
+            arguments,
+            leader: program::pid_of(&child),
+            started,
+            deadline: timeout.map(|limit| started + Duration::from_millis(limit)),
+            outputs,
+            input,
+            retained: Retained::default(),
+            attached: None,
+            exit: None,
+            timed_out: false,
+            killed: false,
+        })
+    }
+
+    pub(crate) fn leader(&self) -> Pid {
+        self.leader
+    }
+
+    /// The descriptors that concern this command.
+    pub(crate) fn tokens(&self) -> Vec<Token> {
+        let input = self.input.iter().map(|input| input.to.token());
+        self.outputs.iter().map(|output| output.from.token()).chain(input).collect()
+    }
+
+    /// Until when it may run, if it still does.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        self.deadline.filter(|_| self.exit.is_none())
+    }
+
+    pub(crate) fn facts(&self) -> CommandFacts {
+        CommandFacts {
+            id: self.id,
+            arguments: self.arguments.clone(),
+            process: self.leader.as_raw_nonzero().get(),
+            age: micros(self.started.elapsed()),
+            attached: self.attached.is_some(),
+            ending: self.ending(),
+        }
+    }
+
+    pub(crate) fn ending(&self) -> Option<Ending> {
+        let (how, lived) = self.exit.clone()?;
+        Some(Ending { how, duration: micros(lived), timed_out: self.timed_out, killed: self.killed })
+    }
+
+    /// Ended, and all that it printed was read.
+    pub(crate) fn is_over(&self) -> bool {
+        self.exit.is_some() && self.outputs.iter().all(|output| output.is_dry)
+    }
+
+    pub(crate) fn has_exited(&mut self, how: How) {
+        self.exit = Some((how, self.started.elapsed()));
+        self.input = None;
+    }
+
+    pub(crate) fn time_out(&mut self) {
+        self.timed_out = true;
+        self.deadline = None;
+        survivors::kill_all(self.leader, self.id);
+    }
+
+    pub(crate) fn kill(&mut self) {
+        self.killed = self.exit.is_none();
+        survivors::kill_all(self.leader, self.id);
+    }
+
+    pub(crate) fn signal(&self, signal: i32) -> Result<(), Errno> {
+        let signal = Signal::from_named_raw(signal).ok_or(Errno::INVAL)?;
+        if self.exit.is_some() {
+            return Err(Errno::SRCH);
+        }
+        kill_process_group(self.leader, signal)
+    }
+
+    pub(crate) fn resize(&self, size: &Size) {
+        if let Some(input) = self.input.as_ref().filter(|input| input.is_terminal) {
+            let _ = terminal::resize(input.to.as_fd(), size);
+        }
+    }
+
+    /// Whoever attaches first hears what was kept.
+    pub(crate) fn attach(&mut self, channel: &mut Channel) {
+        self.attached = Some(channel.token());
+        self.retained.replay(channel);
+    }
+
+    /// From now on, what it prints is kept; so is what was printed and cannot be told any more.
+    pub(crate) fn detach(&mut self, channel: &Channel) {
+        self.attached = None;
+        for (kind, bytes) in channel.unsent_output() {
+            self.retained.keep(kind, bytes);
+        }
+        self.pump(None);
+    }
+
+    /// Reads what the command has printed, for the channel if somebody listens, and else to be kept.
+    pub(crate) fn pump(&mut self, mut channel: Option<&mut Channel>) {
+        let has_exited = self.exit.is_some();
+        let retained = &mut self.retained;
+        self.outputs.retain_mut(|output| {
+            for _ in 0..TURNS {
+                if channel.as_ref().is_some_and(|channel| channel.is_full()) {
+                    output.from.set_interest(Interest::NONE);
+                    return true;
+                }
+                let filled = match channel.as_deref_mut() {
+                    Some(channel) => {
+                        let filled = channel.fill(output.kind, &output.from, usize::MAX);
+                        let _ = channel.flush();
+                        filled
+                    }
+                    None => {
+                        let mut bytes = Vec::new();
+                        let filled = read_some(&output.from, &mut bytes, 64 * 1024);
+                        if !bytes.is_empty() {
+                            bytes.shrink_to_fit();
+                            retained.keep(output.kind, bytes);
+                        }
+                        filled
+                    }
+                };
+                match filled {
+                    Ok(Filled::Some(_)) => {}
+                    Ok(Filled::Dry) => {
+                        output.is_dry = has_exited;
+                        break;
+                    }
+                    Ok(Filled::End) | Err(_) => return false,
+                }
+            }
+            output.from.set_interest(Interest::READ);
+            true
+        });
+    }
+
+    /// Takes bytes of standard input. One that reads no more gets none.
+    pub(crate) fn feed(&mut self, bytes: &[u8]) {
+        if let Some(input) = &mut self.input {
+            input.pending.extend_from_slice(bytes);
+        }
+        self.push_input();
+    }
+
+    pub(crate) fn end_input(&mut self) {
+        if let Some(input) = &mut self.input {
+            input.is_last = true;
+            if input.is_terminal {
+                input.pending.push(END_OF_TRANSMISSION);
+            }
+        }
+        self.push_input();
+    }
+
+    pub(crate) fn wants_input(&self) -> bool {
+        self.input.as_ref().is_none_or(|input| input.pending.len() < INPUT_FULL)
+    }
+
+    pub(crate) fn push_input(&mut self) {
+        let Some(input) = &mut self.input else { return };
+        let mut written = 0;
+        let is_open = loop {
+            if written == input.pending.len() {
+                // A terminal stays: its size can still change.
+                break !input.is_last || input.is_terminal;
+            }
+            match rustix::io::write(&input.to, &input.pending[written..]) {
+                Ok(length) => written += length,
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => break true,
+                Err(_) => break false,
+            }
+        };
+        if is_open {
+            input.pending.drain(..written);
+            input.to.set_interest(if input.pending.is_empty() { Interest::NONE } else { Interest::WRITE });
+        } else {
+            self.input = None;
+        }
+    }
+
+    /// What others still print to. It is read on, and thrown away, so that they do not stand still or die of it.
+    pub(crate) fn into_leftovers(self) -> Vec<Watched> {
+        self.outputs.into_iter().map(|output| output.from).collect()
+    }
+}
+
+fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
+    let (read, write) = pipe_with(PipeFlags::CLOEXEC)?;
+    let _ = fcntl_setpipe_size(&read, PIPE_SIZE);
+    Ok((read, write))
+}
+
+fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+}

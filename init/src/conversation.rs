@@ -1,0 +1,135 @@
+//! One conversation: what was asked for decides what it goes on with.
+
+use std::os::fd::OwnedFd;
+
+use sandbox_init::codec::decode;
+use sandbox_init::wire::{Event, Failure, Kind, Request};
+
+use crate::channel::Channel;
+use crate::files::{self, Listing, Reading, Writing};
+use crate::poll::{Poll, Token};
+
+#[derive(Debug)]
+pub(crate) struct Conversation {
+    pub(crate) channel: Channel,
+    pub(crate) role: Role,
+}
+
+#[derive(Debug)]
+pub(crate) enum Role {
+    /// Nothing was asked for yet.
+    Fresh,
+    Attached(u64),
+    Reading(Reading),
+    Listing(Listing),
+    Writing(Writing),
+    /// All was said, but not all has been sent.
+    Closing,
+}
+
+impl Conversation {
+    pub(crate) fn new(poll: &mut Poll, socket: OwnedFd) -> std::io::Result<Self> {
+        Ok(Self { channel: Channel::new(poll, socket)?, role: Role::Fresh })
+    }
+
+    pub(crate) fn token(&self) -> Token {
+        self.channel.token()
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        matches!(self.role, Role::Closing) && self.channel.is_empty()
+    }
+
+    pub(crate) fn close_with(&mut self, event: &Event) {
+        self.channel.send(Kind::Event, event);
+        self.role = Role::Closing;
+    }
+
+    pub(crate) fn fail(&mut self, error: impl Into<std::io::Error>) {
+        self.close_with(&Event::Failed { failure: failure(&error.into()) });
+    }
+
+    /// Does what concerns files. A request for something else is handed back.
+    pub(crate) fn open(&mut self, request: Request) -> Option<Request> {
+        let answer = match request {
+            Request::Read { path, offset, length } => Reading::open(&path, offset, length).map(|(facts, reading)| {
+                self.channel.send(Kind::Event, &Event::Facts { facts });
+                self.role = Role::Reading(reading);
+                None
+            }),
+            Request::ReadDirectory { path } => Listing::open(&path).map(|listing| {
+                self.role = Role::Listing(listing);
+                None
+            }),
+            Request::Write { path, mode, parents } => Writing::open(&path, mode, parents).map(|writing| {
+                self.role = Role::Writing(writing);
+                None
+            }),
+            Request::Facts { path } => files::facts(&path).map(|facts| Some(Event::Facts { facts })),
+            Request::MakeDirectory { path, mode, parents } => done(files::make_directory(&path, mode, parents)),
+            Request::Remove { path, recursive } => done(files::remove(&path, recursive)),
+            Request::Move { from, to } => done(files::rename(&from, &to)),
+            Request::MakeLink { path, target } => done(files::make_link(&path, &target)),
+            other => return Some(other),
+        };
+        match answer {
+            Ok(Some(event)) => self.close_with(&event),
+            Ok(None) => {}
+            Err(error) => self.fail(error),
+        }
+        None
+    }
+
+    /// Takes a frame that goes on with what was opened.
+    pub(crate) fn take(&mut self, kind: Kind, payload: &[u8]) {
+        let Role::Writing(writing) = &mut self.role else { return };
+        let outcome = match kind {
+            Kind::Data => writing.append(payload).map(|()| None),
+            Kind::End => writing.finish().map(|()| Some(Event::Done {})),
+            _ => Ok(None),
+        };
+        match outcome {
+            Ok(None) => {}
+            Ok(Some(event)) => self.close_with(&event),
+            Err(error) => self.fail(error),
+        }
+    }
+
+    /// Sends on what was opened, as far as there is room.
+    pub(crate) fn produce(&mut self) {
+        while !self.channel.is_full() {
+            let more = match &mut self.role {
+                Role::Reading(reading) => reading.advance(&mut self.channel),
+                Role::Listing(listing) => listing.advance(&mut self.channel),
+                _ => return,
+            };
+            match more {
+                Ok(true) => {
+                    if self.channel.flush().is_err() {
+                        return;
+                    }
+                }
+                Ok(false) => {
+                    self.channel.send_end();
+                    self.role = Role::Closing;
+                }
+                Err(error) => self.fail(error),
+            }
+        }
+    }
+}
+
+fn done(outcome: std::io::Result<()>) -> std::io::Result<Option<Event>> {
+    outcome.map(|()| Some(Event::Done {}))
+}
+
+pub(crate) fn request(kind: Kind, payload: &[u8]) -> std::io::Result<Request> {
+    match kind {
+        Kind::Request => decode(payload).map_err(std::io::Error::other),
+        _ => Err(std::io::Error::other("a conversation starts with a request")),
+    }
+}
+
+fn failure(error: &std::io::Error) -> Failure {
+    Failure { errno: error.raw_os_error().unwrap_or(0), message: error.to_string().into() }
+}

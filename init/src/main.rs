@@ -1,0 +1,41 @@
+//! sandbox-init: the first process of a sandbox.
+//!
+//! `sandbox-init [PROGRAM [ARGUMENT...]]` starts the image's own program, hands on the signals it gets, reaps what nobody
+//! else waits for, and exits as the program does. Beside it, it does what the service asks for: see
+//! [`sandbox_init::wire`]. Without a program it only does that.
+//!
+//! One thread, one `epoll`: however many processes the sandbox has used up, what needs no new one still works. The service
+//! is trusted; everything else in the sandbox is not, and can neither read this process nor, as it is the first, kill it.
+
+mod attendant;
+mod channel;
+mod command;
+mod conversation;
+mod files;
+mod link;
+mod poll;
+mod program;
+mod retained;
+mod signals;
+mod survivors;
+mod terminal;
+
+use std::process::ExitCode;
+
+use rustix::process::{DumpableBehavior, set_dumpable_behavior};
+use sandbox_init::wire::{SECRET_VARIABLE, SOCKET_VARIABLE};
+
+fn main() -> ExitCode {
+    // Nobody in the sandbox reads the secret or the descriptors of this process, or traces it.
+    let _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);
+    match attendant::run(link::Address::from_environment(), std::env::args_os().skip(1).collect()) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("sandbox-init: {error}");
+            ExitCode::from(error.exit_code())
+        }
+    }
+}
+
+/// What this process was told in its environment and nobody else is.
+pub(crate) const OWN_VARIABLES: [&str; 2] = [SECRET_VARIABLE, SOCKET_VARIABLE];

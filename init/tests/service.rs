@@ -1,0 +1,393 @@
+//! sandbox-init as the service sees it, without a container: a process of this machine that connects to our socket.
+
+use std::io::{IoSlice, Read, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::AsFd;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use sandbox_init::codec::{Bytes, Value, decode};
+use sandbox_init::wire::{
+    self, Control, Event, FileKind, HEADER, Hello, How, Kind, Request, Run, SECRET_VARIABLE, SOCKET_VARIABLE, Size,
+};
+
+struct Init {
+    process: Child,
+    listener: UnixListener,
+    link: UnixStream,
+    directory: tempfile::TempDir,
+}
+
+impl Init {
+    fn with_program(program: &[&str]) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let socket = directory.path().join("socket");
+        let listener = UnixListener::bind(&socket).unwrap();
+        let process = Command::new(env!("CARGO_BIN_EXE_sandbox-init"))
+            .args(program)
+            .env(SECRET_VARIABLE, "ab".repeat(32))
+            .env(SOCKET_VARIABLE, &socket)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let link = accept(&listener);
+        Self { process, listener, link, directory }
+    }
+
+    fn new() -> Self {
+        Self::with_program(&[])
+    }
+
+    fn path(&self, name: &str) -> Bytes {
+        self.directory.path().join(name).to_str().unwrap().into()
+    }
+
+    fn ask(&self, request: Request) -> Conversation {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let mut conversation = Conversation { socket: ours };
+        conversation.send(Kind::Request, &request);
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut attached = SendAncillaryBuffer::new(&mut space);
+        let descriptors = [theirs.as_fd()];
+        assert!(attached.push(SendAncillaryMessage::ScmRights(&descriptors)));
+        sendmsg(&self.link, &[IoSlice::new(&[1])], &mut attached, SendFlags::empty()).unwrap();
+        conversation
+    }
+
+    fn run(&self, id: u64, change: impl FnOnce(&mut Run), arguments: &[&str]) -> Conversation {
+        let mut command = Run {
+            id,
+            arguments: arguments.iter().map(|text| Bytes::from(*text)).collect(),
+            environment: Vec::new(),
+            directory: None,
+            timeout: None,
+            terminal: None,
+            input: false,
+            detached: false,
+        };
+        change(&mut command);
+        self.ask(Request::Run { command })
+    }
+
+    fn shell(&self, id: u64, line: &str) -> Conversation {
+        self.run(id, |_| (), &["sh", "-c", line])
+    }
+}
+
+impl Drop for Init {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+fn accept(listener: &UnixListener) -> UnixStream {
+    let (mut link, _) = listener.accept().unwrap();
+    let (kind, payload) = frame(&mut link).unwrap();
+    assert_eq!(kind, Kind::Hello);
+    let hello: Hello = decode(&payload).unwrap();
+    assert_eq!((hello.version, hello.secret), (wire::VERSION, [0xab; 32]));
+    link
+}
+
+fn frame(socket: &mut UnixStream) -> Option<(Kind, Vec<u8>)> {
+    let mut start = [0; HEADER];
+    socket.read_exact(&mut start).ok()?;
+    let (kind, length) = wire::header(start).unwrap();
+    let mut payload = vec![0; length];
+    socket.read_exact(&mut payload).unwrap();
+    Some((kind, payload))
+}
+
+struct Conversation {
+    socket: UnixStream,
+}
+
+#[derive(Default)]
+struct Told {
+    stdout: Vec<u8>,
+    stderr: Vec<u8>,
+    data: Vec<u8>,
+    events: Vec<Event>,
+}
+
+impl Told {
+    fn how(&self) -> How {
+        match self.events.last() {
+            Some(Event::Ended { ending }) => ending.how.clone(),
+            other => panic!("it did not end: {other:?}"),
+        }
+    }
+
+    fn failure(&self) -> (i32, String) {
+        match self.events.last() {
+            Some(Event::Failed { failure }) => {
+                (failure.errno, String::from_utf8_lossy(&failure.message.0).into_owned())
+            }
+            other => panic!("it did not fail: {other:?}"),
+        }
+    }
+}
+
+impl Conversation {
+    fn send(&mut self, kind: Kind, message: &impl Value) {
+        let mut bytes = Vec::new();
+        wire::put_message(&mut bytes, kind, message);
+        self.socket.write_all(&bytes).unwrap();
+    }
+
+    fn send_data(&mut self, kind: Kind, data: &[u8]) {
+        let mut bytes = Vec::new();
+        wire::put_data(&mut bytes, kind, data);
+        self.socket.write_all(&bytes).unwrap();
+    }
+
+    fn event(&mut self) -> Event {
+        let (kind, payload) = frame(&mut self.socket).unwrap();
+        assert_eq!(kind, Kind::Event);
+        decode(&payload).unwrap()
+    }
+
+    fn until_closed(mut self) -> Told {
+        let mut told = Told::default();
+        while let Some((kind, payload)) = frame(&mut self.socket) {
+            match kind {
+                Kind::Stdout => told.stdout.extend(payload),
+                Kind::Stderr => told.stderr.extend(payload),
+                Kind::Data => told.data.extend(payload),
+                Kind::Event => told.events.push(decode(&payload).unwrap()),
+                Kind::End => {}
+                other => panic!("{other:?}"),
+            }
+        }
+        told
+    }
+}
+
+fn is_alive(pid: &str) -> bool {
+    std::fs::read_to_string(format!("/proc/{}/stat", pid.trim())).is_ok_and(|stat| !stat.contains(") Z "))
+}
+
+fn eventually(mut condition: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !condition() {
+        assert!(start.elapsed() < Duration::from_secs(10), "it did not come true");
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn a_command_tells_its_output_and_its_end() {
+    let init = Init::new();
+    let told = init.shell(1, "echo out; echo err >&2; exit 3").until_closed();
+    assert_eq!((&told.stdout[..], &told.stderr[..]), (&b"out\n"[..], &b"err\n"[..]));
+    assert_eq!(told.how(), How::Code { code: 3 });
+    assert_eq!(init.shell(2, "kill -9 $$").until_closed().how(), How::Signal { signal: 9 });
+}
+
+#[test]
+fn a_command_gets_its_environment_directory_and_input_but_not_the_secret() {
+    let init = Init::new();
+    let change = |run: &mut Run| {
+        run.environment = vec![("A".into(), "b".into())];
+        run.directory = Some("/usr".into());
+        run.input = true;
+    };
+    let mut conversation = init.run(1, change, &["sh", "-c", "pwd; env; cat"]);
+    conversation.send_data(Kind::Data, b"input");
+    conversation.send_data(Kind::End, b"");
+    let told = conversation.until_closed();
+    let text = String::from_utf8(told.stdout).unwrap();
+    assert!(text.starts_with("/usr\n") && text.contains("\nA=b\n") && text.ends_with("input"), "{text}");
+    assert!(!text.contains("SANDBOXD_INIT"), "{text}");
+}
+
+#[test]
+fn what_cannot_be_started_is_a_failure_that_says_why() {
+    let init = Init::new();
+    let (errno, _) = init.run(1, |_| (), &["no-such-program"]).until_closed().failure();
+    assert_eq!(errno, 2);
+    let (_, message) = init.run(2, |run| run.directory = Some("/none".into()), &["true"]).until_closed().failure();
+    assert!(message.contains("/none"), "{message}");
+    assert!(init.run(3, |_| (), &[]).until_closed().failure().1.contains("name"));
+    assert_eq!(init.ask(Request::Attach { id: 9 }).until_closed().failure().0, 3);
+}
+
+#[test]
+fn a_time_out_ends_also_what_ran_away() {
+    let init = Init::new();
+    // In the same group, in a session of its own, and orphaned in a session of its own.
+    let line = "sleep 1000 & echo $!; setsid sleep 1000 & echo $!; (setsid sleep 1000 & echo $!); sleep 1000";
+    let told = init.run(1, |run| run.timeout = Some(300), &["sh", "-c", line]).until_closed();
+    let text = String::from_utf8(told.stdout.clone()).unwrap();
+    assert_eq!(text.lines().count(), 3);
+    for pid in text.lines() {
+        eventually(|| !is_alive(pid));
+    }
+    match told.events.last() {
+        Some(Event::Ended { ending }) => assert!(ending.timed_out && ending.how == How::Signal { signal: 9 }),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn what_a_command_leaves_running_neither_delays_its_end_nor_dies_of_it() {
+    let init = Init::new();
+    let told = init.shell(1, "(while echo tick; do sleep 0.01; done) & echo $!").until_closed();
+    assert_eq!(told.how(), How::Code { code: 0 });
+    let text = String::from_utf8(told.stdout).unwrap();
+    let pid = text.lines().find(|line| *line != "tick").unwrap().to_owned();
+    // More than a pipe holds would have to be printed to block; that it goes on at all shows that nothing broke.
+    std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let _ = rustix::process::kill_process(
+        rustix::process::Pid::from_raw(pid.parse().unwrap()).unwrap(),
+        rustix::process::Signal::KILL,
+    );
+}
+
+#[test]
+fn a_command_outlives_the_service_and_is_known_to_the_next_one() {
+    let mut init = Init::new();
+    let go_on = init.directory.path().join("go-on");
+    let line = format!("echo one; while ! test -e {}; do sleep 0.01; done; echo two; sleep 1000", go_on.display());
+    let mut conversation = init.shell(7, &line);
+    assert_eq!(conversation.event(), Event::Started { id: 7 });
+    assert_eq!(frame(&mut conversation.socket).unwrap().1, b"one\n");
+    drop(conversation);
+    let (_, other) = UnixStream::pair().unwrap();
+    drop(std::mem::replace(&mut init.link, other));
+    init.link = accept(&init.listener);
+
+    eventually(|| match init.ask(Request::Commands {}).event() {
+        Event::Commands { commands } => {
+            assert_eq!((commands.len(), commands[0].id, &commands[0].arguments[0]), (1, 7, &"sh".into()));
+            !commands[0].attached
+        }
+        other => panic!("{other:?}"),
+    });
+    std::fs::write(go_on, "").unwrap();
+    let mut conversation = init.ask(Request::Attach { id: 7 });
+    assert_eq!(conversation.event(), Event::Started { id: 7 });
+    assert_eq!(frame(&mut conversation.socket).unwrap(), (Kind::Stdout, b"two\n".to_vec()));
+    conversation.send(Kind::Control, &Control::Kill {});
+    let told = conversation.until_closed();
+    assert!(matches!(told.events.last(), Some(Event::Ended { ending }) if ending.killed));
+}
+
+#[test]
+fn a_detached_command_is_asked_for_later() {
+    let init = Init::new();
+    let told = init.run(5, |run| run.detached = true, &["sh", "-c", "echo done; exit 4"]).until_closed();
+    assert_eq!(told.events, [Event::Started { id: 5 }]);
+    eventually(|| match init.ask(Request::Commands {}).event() {
+        Event::Commands { commands } => commands[0].ending.is_some(),
+        other => panic!("{other:?}"),
+    });
+    let told = init.ask(Request::Attach { id: 5 }).until_closed();
+    assert_eq!((told.stdout.as_slice(), told.how()), (&b"done\n"[..], How::Code { code: 4 }));
+    assert_eq!(init.ask(Request::Attach { id: 5 }).until_closed().failure().0, 3, "it is told once");
+}
+
+#[test]
+fn a_listener_that_does_not_read_holds_its_command_back_and_nobody_else() {
+    let init = Init::new();
+    let mut slow = init.shell(1, "head -c 100000000 /dev/zero | tr '\\0' a; echo end >&2");
+    assert_eq!(slow.event(), Event::Started { id: 1 });
+    assert_eq!(init.shell(2, "echo quick").until_closed().stdout, b"quick\n");
+    let told = slow.until_closed();
+    assert_eq!((told.stdout.len(), &told.stderr[..]), (100_000_000, &b"end\n"[..]));
+}
+
+#[test]
+fn a_terminal_is_one() {
+    let init = Init::new();
+    let change = |run: &mut Run| {
+        run.terminal = Some(Size { rows: 33, columns: 99 });
+        run.input = true;
+    };
+    let mut conversation = init.run(1, change, &["sh"]);
+    conversation.send_data(Kind::Data, b"test -t 0 && stty size\n");
+    conversation.send(Kind::Control, &Control::Resize { size: Size { rows: 11, columns: 22 } });
+    conversation.send_data(Kind::Data, b"stty size; exit 5\n");
+    let told = conversation.until_closed();
+    let text = String::from_utf8_lossy(&told.stdout).into_owned();
+    assert!(text.contains("11 22"), "{text}");
+    assert_eq!(told.how(), How::Code { code: 5 });
+}
+
+#[test]
+fn a_file_is_there_as_a_whole_or_not_at_all() {
+    let init = Init::new();
+    let path = init.path("a/b");
+    let mut conversation = init.ask(Request::Write { path: path.clone(), mode: Some(0o640), parents: true });
+    conversation.send_data(Kind::Data, b"hello ");
+    conversation.send_data(Kind::Data, b"world");
+    conversation.send_data(Kind::End, b"");
+    assert_eq!(conversation.event(), Event::Done {});
+
+    let mut broken = init.ask(Request::Write { path: path.clone(), mode: None, parents: false });
+    broken.send_data(Kind::Data, b"half");
+    drop(broken);
+    let told = init.ask(Request::Read { path: path.clone(), offset: 6, length: 3 }).until_closed();
+    assert_eq!(told.data, b"wor");
+    match &told.events[0] {
+        Event::Facts { facts } => assert_eq!((facts.size, facts.mode), (11, 0o640)),
+        other => panic!("{other:?}"),
+    }
+    let directory = init.path("a");
+    eventually(|| {
+        let told = init.ask(Request::ReadDirectory { path: directory.clone() }).until_closed();
+        matches!(&told.events[..], [Event::Entries { entries }] if entries.len() == 1 && entries[0].name == "b".into())
+    });
+}
+
+#[test]
+fn files_are_moved_described_and_removed() {
+    let init = Init::new();
+    let (one, two, link) = (init.path("one"), init.path("two"), init.path("link"));
+    let done = |request| assert_eq!(init.ask(request).event(), Event::Done {});
+    done(Request::MakeDirectory { path: one.clone(), mode: None, parents: false });
+    done(Request::Move { from: one.clone(), to: two.clone() });
+    done(Request::MakeLink { path: link.clone(), target: "two".into() });
+    match init.ask(Request::Facts { path: link.clone() }).event() {
+        Event::Facts { facts } => assert_eq!((facts.kind, facts.target), (FileKind::Link {}, Some("two".into()))),
+        other => panic!("{other:?}"),
+    }
+    done(Request::Remove { path: two.clone(), recursive: true });
+    assert_eq!(init.ask(Request::Facts { path: two }).until_closed().failure().0, 2);
+    assert_eq!(
+        init.ask(Request::Read { path: "/dev/zero".into(), offset: 0, length: 1 }).until_closed().failure().0,
+        0
+    );
+    assert_eq!(init.ask(Request::Read { path: "/".into(), offset: 0, length: 1 }).until_closed().failure().0, 21);
+}
+
+#[test]
+fn the_program_gets_the_signals_and_gives_the_status() {
+    let mut init = Init::with_program(&["sh", "-c", "trap 'exit 7' TERM; echo ready; while :; do sleep 0.01; done"]);
+    let mut ready = [0; 6];
+    init.process.stdout.as_mut().unwrap().read_exact(&mut ready).unwrap();
+    let pid = rustix::process::Pid::from_child(&init.process);
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    assert_eq!(init.process.wait().unwrap().code(), Some(7));
+}
+
+#[test]
+fn nonsense_ends_the_conversation_only() {
+    let init = Init::new();
+    for bytes in [&b"\xff\xff\xff\xff\xff"[..], &[2, 3, 0, 0, 0, 9, 9, 9], &[3, 0, 0, 0, 0]] {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let mut conversation = Conversation { socket: ours };
+        conversation.socket.write_all(bytes).unwrap();
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut attached = SendAncillaryBuffer::new(&mut space);
+        let descriptors = [theirs.as_fd()];
+        attached.push(SendAncillaryMessage::ScmRights(&descriptors));
+        sendmsg(&init.link, &[IoSlice::new(&[1])], &mut attached, SendFlags::empty()).unwrap();
+        drop(theirs);
+        conversation.until_closed();
+    }
+    assert_eq!(init.shell(1, "echo still").until_closed().stdout, b"still\n");
+}
