@@ -9,6 +9,7 @@ pub mod crash_points;
 pub mod engine;
 pub mod host_paths;
 pub mod instance_lock;
+pub mod interiors;
 pub mod journal;
 pub mod probe;
 pub mod profiles;

@@ -86,6 +86,7 @@ fn convert(name: &str, configured: &config::Profile, shared_network: &str) -> Re
         tmpfs: configured.tmpfs.iter().map(|(path, size)| (path.to_string_lossy().into(), size.bytes())).collect(),
         user: configured.user.map(|user| User { uid: user.uid, gid: user.gid.unwrap_or(user.uid) }),
         read_only_root: configured.read_only_root,
+        init: configured.init,
         runtime: configured.runtime.clone(),
         capabilities: configured.capabilities.clone(),
         readiness: Readiness {

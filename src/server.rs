@@ -4,6 +4,7 @@ pub mod access;
 pub mod accounts;
 mod connection;
 pub mod handler;
+pub mod inside;
 mod leases;
 mod lines;
 pub mod listener;

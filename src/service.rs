@@ -8,6 +8,7 @@
 //! An engine that is silent at start does not keep the service from starting: chats then look for themselves, and
 //! network and reconciliation follow as soon as it answers.
 
+use std::collections::HashSet;
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -34,11 +35,13 @@ use crate::config::{Config, Principal};
 use crate::crash_points::CrashPoints;
 use crate::host_paths::VolumePolicy;
 use crate::instance_lock::{InstanceLock, InstanceLockError};
+use crate::interiors::InteriorsOnDisk;
 use crate::probe::NetworkProbe;
 use crate::profiles::{self, ProfileError, Profiles};
 use crate::server::access::{Access, Allowed, UnknownAccount};
 use crate::server::accounts::Accounts;
 use crate::server::handler::Handler;
+use crate::server::inside::{Steering, keep_all};
 use crate::server::listener::{BindError, Listener, SocketOptions};
 use crate::server::{Limits, Server};
 use crate::systemd;
@@ -52,6 +55,9 @@ const JOURNAL_LIMIT: Duration = Duration::from_secs(30);
 /// Between two tries to reach an engine that was silent at start.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+
+/// Sandboxes that are listed at once.
+const PAGE: usize = 1000;
 
 #[derive(Debug, thiserror::Error)]
 pub enum ServiceError {
@@ -128,7 +134,8 @@ impl Service {
         };
         let (journal, contents) = JournalHandle::start(outside.journal, JOURNAL_LIMIT, None).await?;
         let rules = Rules { trust: TRUST, profiles: Arc::clone(&profiles), max_leases: config.leases.max_per_sandbox };
-        let world = world(config, &instance, outside.engine, journal, rules)?;
+        let interiors = Arc::new(InteriorsOnDisk::open(&config.state.dir).map_err(setting("state.dir"))?);
+        let world = world(config, &instance, outside.engine, journal, rules, Arc::clone(&interiors))?;
         #[cfg(debug_assertions)]
         let world = crash_points.around_world(world);
         let engine = world.engine.clone();
@@ -142,6 +149,7 @@ impl Service {
             networks: networks(config, &instance, &profiles),
             instance: instance.clone(),
             lock: None,
+            interiors: Arc::clone(&interiors),
             reconciled: reconciled.clone(),
         };
         match groundwork.lay().await {
@@ -160,11 +168,13 @@ impl Service {
         let handler = Handler {
             instance,
             sandboxes: sandboxes.clone(),
+            interiors,
             engine,
             volumes,
             profiles,
             clock: Arc::new(SystemClock),
             max_lease: config.leases.max,
+            steering: Steering::default(),
             started: Instant::now(),
         };
         let server = Server::new(handler, limits(config), access);
@@ -203,6 +213,7 @@ struct Groundwork {
     engine: Bounded,
     sandboxes: Sandboxes,
     networks: Vec<NetworkSpec>,
+    interiors: Arc<InteriorsOnDisk>,
     instance: InstanceName,
     lock: Option<InstanceLock>,
     /// Cancelled once it is laid.
@@ -233,8 +244,30 @@ impl Groundwork {
             self.engine.ensure_network(network).await?;
         }
         self.sandboxes.reconcile(Trigger::Start, false).await?;
+        self.resume_interiors().await;
         self.reconciled.cancel();
         Ok(())
+    }
+
+    /// Goes on with what runs in the sandboxes of an earlier run, and clears away what is left of those that are gone.
+    async fn resume_interiors(&self) {
+        let mut sessions = HashSet::new();
+        let mut after = None;
+        loop {
+            // Without the whole list, nobody is gone.
+            let Ok(page) = self.sandboxes.list(after, PAGE).await else { return };
+            for sandbox in &page.sandboxes {
+                sessions.insert(sandbox.session);
+                if let Some(interior) = self.interiors.of(sandbox.session) {
+                    keep_all(self.sandboxes.clone(), interior, sandbox.chat);
+                }
+            }
+            after = page.next;
+            if after.is_none() {
+                break;
+            }
+        }
+        self.interiors.retain(&sessions);
     }
 
     /// Tries until it is laid, and then holds the instance as long as the service runs. Ends only if another service
@@ -260,6 +293,7 @@ fn world(
     engine: Arc<dyn Engine>,
     journal: JournalHandle,
     rules: Rules,
+    interiors: Arc<InteriorsOnDisk>,
 ) -> Result<World, ServiceError> {
     let directories = DirectoriesOnDisk::open(&config.chats.root).map_err(setting("chats.root"))?;
     let timeouts = &config.engine.timeouts;
@@ -279,6 +313,7 @@ fn world(
         engine_slots: Arc::new(Semaphore::new(config.engine.max_operations)),
         probe: Arc::new(NetworkProbe),
         directories: Arc::new(directories),
+        interiors,
         clock: Arc::new(SystemClock),
         mounts: profiles::mount_points(&config.mounts)?,
         teardown: TeardownLimits {

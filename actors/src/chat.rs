@@ -23,6 +23,7 @@ use crate::container::MountPoints;
 use crate::directories::ChatDirectories;
 use crate::engine::bounded::Bounded;
 use crate::ids::InstanceName;
+use crate::interior::Interiors;
 use crate::journal::JournalHandle;
 use crate::probe::Probe;
 
@@ -38,6 +39,7 @@ pub struct World {
     pub engine_slots: Arc<Semaphore>,
     pub probe: Arc<dyn Probe>,
     pub directories: Arc<dyn ChatDirectories>,
+    pub interiors: Arc<dyn Interiors>,
     pub clock: Arc<dyn Clock>,
     pub mounts: MountPoints,
     pub teardown: TeardownLimits,

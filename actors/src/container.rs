@@ -7,6 +7,7 @@ use crate::clock::Timestamp;
 use crate::environment::{self, Environment};
 use crate::host_path::HostPath;
 use crate::ids::{ContainerName, InstanceName, SessionId};
+use crate::interior::Furnishing;
 use crate::labels::SessionLabels;
 use crate::profile::{Limits, Network, Profile, User};
 use crate::request::CreateRequest;
@@ -17,6 +18,8 @@ use crate::request::CreateRequest;
 pub struct ContainerSpec {
     pub name: ContainerName,
     pub image: String,
+    /// Started first, and given the command of the image and of this container as its arguments.
+    pub entry_point: Option<String>,
     /// Empty: the image's own.
     pub command: Vec<String>,
     pub environment: Environment,
@@ -30,6 +33,18 @@ pub struct ContainerSpec {
     pub read_only_root: bool,
     pub runtime: Option<String>,
     pub capabilities: Vec<String>,
+}
+
+impl ContainerSpec {
+    /// With what the service puts into every sandbox.
+    pub fn furnished(mut self, furnishing: Furnishing) -> Self {
+        self.entry_point = Some(furnishing.entry_point);
+        self.mounts.extend(furnishing.mounts);
+        for (name, value) in furnishing.environment {
+            self.environment = self.environment.with(&name, &value);
+        }
+        self
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -84,6 +99,7 @@ pub fn compose(
     ContainerSpec {
         name: ContainerName::of(instance, request.chat),
         image: profile.image.clone(),
+        entry_point: None,
         command: profile.command.clone(),
         environment: profile
             .environment

@@ -13,7 +13,7 @@ pub trait ChatDirectories: Send + Sync + 'static {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("the chat's directory {path} cannot be prepared: {message}")]
+#[error("the directory {path} cannot be prepared: {message}")]
 pub struct DirectoryError {
     pub path: String,
     pub message: String,

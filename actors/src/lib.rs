@@ -1,7 +1,8 @@
 //! The core of sandboxd: domain types, pure state machines, the actors, and the ports they need.
 //!
 //! Nothing in here knows an engine's API, a socket, a file format or a command line. What the core needs of the outside
-//! it asks for through ports: [`engine::Engine`], [`probe::Probe`], [`directories::ChatDirectories`], [`clock::Clock`],
+//! it asks for through ports: [`engine::Engine`], [`probe::Probe`], [`directories::ChatDirectories`],
+//! [`interior::Interiors`], [`clock::Clock`],
 //! [`journal::Journal`].
 
 pub mod chat;
@@ -12,6 +13,7 @@ pub mod engine;
 pub mod environment;
 pub mod host_path;
 pub mod ids;
+pub mod interior;
 pub mod journal;
 pub mod labels;
 pub mod outcome;

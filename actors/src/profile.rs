@@ -24,6 +24,8 @@ pub struct Profile {
     pub tmpfs: BTreeMap<String, u64>,
     pub user: Option<User>,
     pub read_only_root: bool,
+    /// Whether the service puts an init of its own into the sandbox, through which it works inside.
+    pub init: bool,
     /// An OCI runtime the engine knows, such as `runsc`; the engine's default where absent.
     pub runtime: Option<String>,
     /// Given back after all capabilities were dropped.

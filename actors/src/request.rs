@@ -84,6 +84,7 @@ pub(crate) mod tests {
                 tmpfs: Default::default(),
                 user: None,
                 read_only_root: false,
+                init: true,
                 runtime: None,
                 capabilities: vec![],
                 readiness: Readiness { check: ReadinessCheck::None, timeout: Duration::from_secs(30) },

@@ -39,6 +39,7 @@ pub struct Profile {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub user: Option<User>,
     pub read_only_root: bool,
+    pub init: bool,
     /// The engine's name for it; the engine's default if absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub runtime: Option<String>,
@@ -144,6 +145,7 @@ impl Profile {
             network: section.get("network", "", network),
             user: section.get("user", "", optional(user)),
             read_only_root: section.get("read_only_root", "false", flag),
+            init: section.get("init", "true", flag),
             runtime: section.get("runtime", "", optional(runtime)),
             capabilities: section.get("capabilities", "", list(capability)),
             on_expire: section.get("on_expire", "delete", on_expire),

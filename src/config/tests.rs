@@ -104,7 +104,8 @@ fn the_effective_configuration_reads_back() {
 
 #[test]
 fn every_wrong_type_in_the_file_names_the_key_and_the_line() {
-    let flags = ["engine.private", "engine.network_isolated", "profiles.default.read_only_root"];
+    let flags =
+        ["engine.private", "engine.network_isolated", "profiles.default.read_only_root", "profiles.default.init"];
     for key in Config::keys() {
         for wrong in ["true", "[[]]", "1979-05-27", "99999999999999999999", "nan", "{ nonsense = [] }"] {
             if wrong == "true" && flags.contains(&key.as_str()) {

@@ -92,7 +92,16 @@ impl Engine for DockerEngine {
 
     async fn create(&self, container: &ContainerSpec) -> Result<ContainerId, EngineError> {
         let name = CreateContainerOptions { name: Some(container.name.to_string()), ..Default::default() };
-        let answer = self.client().await?.create_container(Some(name), create::body(container)).await;
+        let client = self.client().await?;
+        let own = match container.entry_point {
+            Some(_) => {
+                let image = client.inspect_image(&container.image).await.or_gone(Operation::Create)?;
+                let missing = || EngineError::ImageNotFound { image: container.image.clone() };
+                create::Started::of(image.ok_or_else(missing)?)
+            }
+            None => create::Started::default(),
+        };
+        let answer = client.create_container(Some(name), create::body(container, own)).await;
         answer.map(|created| ContainerId::new(created.id)).map_err(|error| errors::of_create(container, error))
     }
 

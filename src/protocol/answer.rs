@@ -14,6 +14,7 @@ use sandboxd_actors::sandbox::Sandbox;
 use serde::{Serialize, Serializer};
 use serde_json::value::RawValue;
 
+use super::inside::answer::InsideAnswer;
 use super::text::Shown;
 use report::ReportFields;
 use sandbox::SandboxFields;
@@ -44,6 +45,7 @@ pub enum Answer {
     Health(Health),
     Info(Info),
     Reconciled(Report),
+    Inside(InsideAnswer),
 }
 
 impl Serialize for Answer {
@@ -60,6 +62,7 @@ impl Serialize for Answer {
             Answer::Health(health) => health.serialize(serializer),
             Answer::Info(info) => info.serialize(serializer),
             Answer::Reconciled(report) => ReportFields::of(report).serialize(serializer),
+            Answer::Inside(answer) => answer.serialize(serializer),
         }
     }
 }

@@ -34,6 +34,10 @@ pub enum Kind {
     LeaseNotFound,
     TooManyLeases,
     JournalUnavailable,
+    InsideUnreachable,
+    CommandNotStarted,
+    CommandNotFound,
+    FileError,
     EngineUnavailable,
     ImageNotFound,
     ReadinessTimeout,
@@ -45,7 +49,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    pub const ALL: [Kind; 21] = [
+    pub const ALL: [Kind; 25] = [
         Kind::ParseError,
         Kind::InvalidRequest,
         Kind::MethodNotFound,
@@ -59,6 +63,10 @@ impl Kind {
         Kind::LeaseNotFound,
         Kind::TooManyLeases,
         Kind::JournalUnavailable,
+        Kind::InsideUnreachable,
+        Kind::CommandNotStarted,
+        Kind::CommandNotFound,
+        Kind::FileError,
         Kind::EngineUnavailable,
         Kind::ImageNotFound,
         Kind::ReadinessTimeout,
@@ -84,6 +92,10 @@ impl Kind {
             Kind::LeaseNotFound => "lease_not_found",
             Kind::TooManyLeases => "too_many_leases",
             Kind::JournalUnavailable => "journal_unavailable",
+            Kind::InsideUnreachable => "inside_unreachable",
+            Kind::CommandNotStarted => "command_not_started",
+            Kind::CommandNotFound => "command_not_found",
+            Kind::FileError => "file_error",
             Kind::EngineUnavailable => "engine_unavailable",
             Kind::ImageNotFound => "image_not_found",
             Kind::ReadinessTimeout => "readiness_timeout",
@@ -110,6 +122,10 @@ impl Kind {
             Kind::LeaseNotFound => -32006,
             Kind::TooManyLeases => -32007,
             Kind::JournalUnavailable => -32013,
+            Kind::InsideUnreachable => -32040,
+            Kind::CommandNotStarted => -32041,
+            Kind::CommandNotFound => -32042,
+            Kind::FileError => -32043,
             Kind::EngineUnavailable => -32010,
             Kind::ImageNotFound => -32011,
             Kind::ReadinessTimeout => -32012,
@@ -128,6 +144,7 @@ impl Kind {
                 | Kind::TooManyLeases
                 | Kind::JournalUnavailable
                 | Kind::EngineUnavailable
+                | Kind::InsideUnreachable
                 | Kind::ReadinessTimeout
                 | Kind::Busy
                 | Kind::ShuttingDown

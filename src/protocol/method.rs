@@ -10,6 +10,19 @@ pub enum Method {
     SandboxLease,
     SandboxRelease,
     SandboxDelete,
+    SandboxExec,
+    SandboxAttach,
+    SandboxCommands,
+    SandboxKill,
+    SandboxInput,
+    SandboxResize,
+    SandboxReadFile,
+    SandboxWriteFile,
+    SandboxListFiles,
+    SandboxStatFile,
+    SandboxMakeDirectory,
+    SandboxRemoveFile,
+    SandboxMoveFile,
     EventsWatch,
     SystemHealth,
     SystemInfo,
@@ -17,7 +30,7 @@ pub enum Method {
 }
 
 impl Method {
-    pub const ALL: [Method; 12] = [
+    pub const ALL: [Method; 25] = [
         Method::SandboxCreate,
         Method::SandboxGet,
         Method::SandboxList,
@@ -26,6 +39,19 @@ impl Method {
         Method::SandboxLease,
         Method::SandboxRelease,
         Method::SandboxDelete,
+        Method::SandboxExec,
+        Method::SandboxAttach,
+        Method::SandboxCommands,
+        Method::SandboxKill,
+        Method::SandboxInput,
+        Method::SandboxResize,
+        Method::SandboxReadFile,
+        Method::SandboxWriteFile,
+        Method::SandboxListFiles,
+        Method::SandboxStatFile,
+        Method::SandboxMakeDirectory,
+        Method::SandboxRemoveFile,
+        Method::SandboxMoveFile,
         Method::EventsWatch,
         Method::SystemHealth,
         Method::SystemInfo,
@@ -46,6 +72,19 @@ impl Method {
             Method::SandboxLease => "sandbox.lease",
             Method::SandboxRelease => "sandbox.release",
             Method::SandboxDelete => "sandbox.delete",
+            Method::SandboxExec => "sandbox.exec",
+            Method::SandboxAttach => "sandbox.attach",
+            Method::SandboxCommands => "sandbox.commands",
+            Method::SandboxKill => "sandbox.kill",
+            Method::SandboxInput => "sandbox.input",
+            Method::SandboxResize => "sandbox.resize",
+            Method::SandboxReadFile => "sandbox.read_file",
+            Method::SandboxWriteFile => "sandbox.write_file",
+            Method::SandboxListFiles => "sandbox.list_files",
+            Method::SandboxStatFile => "sandbox.stat_file",
+            Method::SandboxMakeDirectory => "sandbox.make_directory",
+            Method::SandboxRemoveFile => "sandbox.remove_file",
+            Method::SandboxMoveFile => "sandbox.move_file",
             Method::EventsWatch => "events.watch",
             Method::SystemHealth => "system.health",
             Method::SystemInfo => "system.info",
@@ -62,9 +101,22 @@ impl Method {
             | Method::SandboxLease
             | Method::SandboxRelease
             | Method::SandboxDelete
+            | Method::SandboxExec
+            | Method::SandboxAttach
+            | Method::SandboxKill
+            | Method::SandboxInput
+            | Method::SandboxResize
+            | Method::SandboxWriteFile
+            | Method::SandboxMakeDirectory
+            | Method::SandboxRemoveFile
+            | Method::SandboxMoveFile
             | Method::SystemReconcile => false,
             Method::SandboxGet
             | Method::SandboxList
+            | Method::SandboxCommands
+            | Method::SandboxReadFile
+            | Method::SandboxListFiles
+            | Method::SandboxStatFile
             | Method::EventsWatch
             | Method::SystemHealth
             | Method::SystemInfo => true,

@@ -1,4 +1,4 @@
-//! What a watcher is sent without being asked each time: notifications, each with the id of the request to watch.
+//! What is sent ahead of an answer: notifications, each with the id of the request that they belong to.
 
 use std::fmt::Display;
 
@@ -7,6 +7,7 @@ use sandboxd_actors::sandbox::Status;
 use serde::Serialize;
 use serde_json::value::RawValue;
 
+use super::inside::{CommandId, Content};
 use super::request::Id;
 use super::text::{Shown, Time};
 
@@ -17,6 +18,26 @@ pub enum Notification<'a> {
         after: u64,
     },
     Event(&'a LifecycleEvent),
+    /// A command was started, or attached to.
+    Started {
+        command: CommandId,
+    },
+    /// A command has printed this.
+    Output {
+        command: CommandId,
+        stream: &'static str,
+        bytes: &'a [u8],
+    },
+    /// So many bytes of output were not kept while nobody listened.
+    Missed {
+        command: CommandId,
+        bytes: u64,
+    },
+    /// A part of a file.
+    Data {
+        offset: u64,
+        bytes: &'a [u8],
+    },
     /// Events are lost; the next one is this or a later one.
     Gap {
         after: u64,
@@ -30,22 +51,44 @@ impl Notification<'_> {
             Notification::Watching { .. } => "events.watching",
             Notification::Event(_) => "events.event",
             Notification::Gap { .. } => "events.gap",
+            Notification::Started { .. } => "sandbox.started",
+            Notification::Output { .. } => "sandbox.output",
+            Notification::Missed { .. } => "sandbox.missed",
+            Notification::Data { .. } => "sandbox.data",
+        }
+    }
+
+    /// About as long as the line will be.
+    fn size_hint(&self) -> usize {
+        match self {
+            Notification::Output { bytes, .. } | Notification::Data { bytes, .. } => 256 + bytes.len() * 9 / 8,
+            _ => 512,
         }
     }
 
     /// The whole line, with its end.
     pub fn encode(&self, id: &Id) -> Vec<u8> {
         let id = id.as_json();
+        let nothing = Params { id, ..Params::default() };
         let params = match *self {
-            Notification::Watching { after } => Params { id, after: Some(after), resumes_at: None, event: None },
-            Notification::Event(event) => {
-                Params { id, after: None, resumes_at: None, event: Some(EventFields::of(event)) }
-            }
+            Notification::Watching { after } => Params { after: Some(after), ..nothing },
+            Notification::Event(event) => Params { event: Some(EventFields::of(event)), ..nothing },
             Notification::Gap { after, resumes_at } => {
-                Params { id, after: Some(after), resumes_at: Some(resumes_at), event: None }
+                Params { after: Some(after), resumes_at: Some(resumes_at), ..nothing }
+            }
+            Notification::Started { command } => Params { command_id: Some(command), ..nothing },
+            Notification::Output { command, stream, bytes } => {
+                let content = Some(Content::of(bytes));
+                Params { command_id: Some(command), stream: Some(stream), content, ..nothing }
+            }
+            Notification::Missed { command, bytes } => {
+                Params { command_id: Some(command), bytes: Some(bytes), ..nothing }
+            }
+            Notification::Data { offset, bytes } => {
+                Params { offset: Some(offset), content: Some(Content::of(bytes)), ..nothing }
             }
         };
-        let mut line = Vec::with_capacity(512);
+        let mut line = Vec::with_capacity(self.size_hint());
         serde_json::to_writer(&mut line, &Envelope { jsonrpc: "2.0", method: self.method(), params })
             .expect("strings and numbers can be written to memory");
         line.push(b'\n');
@@ -64,11 +107,29 @@ struct Envelope<'a> {
 struct Params<'a> {
     id: &'a RawValue,
     #[serde(skip_serializing_if = "Option::is_none")]
+    command_id: Option<CommandId>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stream: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    offset: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bytes: Option<u64>,
+    #[serde(flatten)]
+    content: Option<Content<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     after: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     resumes_at: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     event: Option<EventFields<'a>>,
+}
+
+impl Default for Params<'_> {
+    fn default() -> Self {
+        let (command_id, stream, offset, bytes, content) = (None, None, None, None, None);
+        let (after, resumes_at, event) = (None, None, None);
+        Self { id: RawValue::NULL, command_id, stream, offset, bytes, content, after, resumes_at, event }
+    }
 }
 
 #[derive(Serialize)]

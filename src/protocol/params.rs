@@ -10,6 +10,7 @@ use sandboxd_actors::ids::{AgentId, ChatId, LeaseId, ProfileName};
 use serde::Deserialize;
 
 use super::error::{Error, Kind};
+use super::inside::{self, Inside};
 use super::method::Method;
 use super::request::Text;
 
@@ -24,6 +25,7 @@ pub enum Call {
     Lease { chat: ChatId, duration: Duration, durable: bool },
     Release { chat: ChatId, lease: LeaseId },
     Delete(ChatId),
+    Inside(ChatId, Inside),
     Watch(Watch),
     Health,
     Info,
@@ -61,6 +63,9 @@ pub const MAX_DURATION: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 impl Call {
     pub fn parse(method: Method, params: Option<&str>) -> Result<Call, Error> {
         let params = params.unwrap_or("{}");
+        if let Some((chat, inside)) = inside::parse(method, params)? {
+            return Ok(Call::Inside(chat, inside));
+        }
         match method {
             Method::SandboxCreate => fields::<CreateFields<'_>>(params)?.checked().map(Call::Create),
             Method::SandboxGet => fields::<ChatFields<'_>>(params)?.checked().map(Call::Get),
@@ -74,6 +79,8 @@ impl Call {
             Method::SandboxRelease => fields::<ReleaseFields<'_>>(params)?.checked(),
             Method::EventsWatch => fields::<WatchFields<'_>>(params)?.checked().map(Call::Watch),
             Method::SystemReconcile => fields::<ReconcileFields>(params).map(ReconcileFields::checked),
+            // All others are about the inside.
+            _ => Err(Kind::MethodNotFound.error(method.name())),
         }
     }
 
@@ -86,6 +93,7 @@ impl Call {
             | Call::Delete(chat)
             | Call::Renew { chat, .. }
             | Call::Lease { chat, .. }
+            | Call::Inside(chat, _)
             | Call::Release { chat, .. } => Some(*chat),
             Call::Watch(watch) => watch.chat,
             Call::List { .. } | Call::Health | Call::Info | Call::Reconcile { .. } => None,
@@ -244,7 +252,7 @@ impl ReconcileFields {
 #[serde(deny_unknown_fields)]
 struct NoFields {}
 
-fn fields<'a, T: Deserialize<'a>>(params: &'a str) -> Result<T, Error> {
+pub(super) fn fields<'a, T: Deserialize<'a>>(params: &'a str) -> Result<T, Error> {
     // Serde would take an array for the fields in the order of their declaration, which is nothing to rely on.
     if !params.starts_with('{') {
         return Err(Kind::InvalidParams.error("params must be an object"));
@@ -265,7 +273,7 @@ fn explained<'a, T: Deserialize<'a>>(params: &'a str) -> Option<(String, String)
     (field != ".").then_some((field, message))
 }
 
-fn required<T>(field: &str, text: Option<Text<'_>>) -> Result<T, Error>
+pub(super) fn required<T>(field: &str, text: Option<Text<'_>>) -> Result<T, Error>
 where
     T: FromStr,
     T::Err: Display,
@@ -285,7 +293,7 @@ fn required_duration(field: &str, seconds: Option<f64>) -> Result<Duration, Erro
     duration(field, seconds)?.ok_or_else(|| Error::invalid_params(field, "is required"))
 }
 
-fn duration(field: &str, seconds: Option<f64>) -> Result<Option<Duration>, Error> {
+pub(super) fn duration(field: &str, seconds: Option<f64>) -> Result<Option<Duration>, Error> {
     let Some(seconds) = seconds else { return Ok(None) };
     match Duration::try_from_secs_f64(seconds) {
         Ok(duration) if !duration.is_zero() && duration <= MAX_DURATION => Ok(Some(duration)),

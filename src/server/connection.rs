@@ -1,13 +1,16 @@
 //! One connection: lines in, answers out, each request in a task of its own.
 //!
 //! A request outlives its connection. A caller that goes away is not told the outcome, but what it asked for is done.
-//! Two things end with it: a watch, once there are no more requests to come, and the leases that are held for it.
+//! What ends with it: a watch, once there are no more requests to come, the leases that are held for it, and the
+//! commands that it did not want to go on.
 
 use std::convert::Infallible;
 use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio::net::UnixStream;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
@@ -43,24 +46,35 @@ pub(super) struct Connection {
     leases: Arc<Leases>,
     /// No more requests are expected, or the service shuts down: what has no end by itself ends now.
     ending: CancellationToken,
+    /// Nobody will read an answer.
+    gone: CancellationToken,
 }
+
+/// How often it is looked whether a caller that sends no more still reads.
+const LOOK: Duration = Duration::from_millis(50);
 
 impl Connection {
     pub(super) fn new(shared: Arc<Shared>, role: Role) -> Self {
         let outbox = Outbox::new(shared.limits.max_in_flight, shared.limits.max_output);
         let ending = shared.shutdown.child_token();
-        Self { shared, role, outbox, leases: Arc::default(), ending }
+        Self { shared, role, outbox, leases: Arc::default(), ending, gone: CancellationToken::new() }
     }
 
     /// Serves until the caller has no more requests and has read every answer, or is gone.
     pub(super) async fn serve(&self, mut stream: UnixStream) -> io::Result<()> {
         let _ending = self.ending.clone().drop_guard();
+        let _gone = self.gone.clone().drop_guard();
+        let socket = stream.as_fd().try_clone_to_owned()?;
         let (source, sink) = stream.split();
         let reading = async {
             // A broken connection shows when writing, if there is anything left to write.
             let _ = self.read(Lines::new(source, self.shared.limits.max_line)).await;
             self.ending.cancel();
             self.outbox.finish();
+            while !is_hung_up(&socket) {
+                tokio::time::sleep(LOOK).await;
+            }
+            self.gone.cancel();
             std::future::pending::<Infallible>().await
         };
         let closing = async {
@@ -128,7 +142,7 @@ impl Connection {
         let shared = Arc::clone(&self.shared);
         let chat = call.chat().map(tracing::field::display);
         let span = tracing::debug_span!("request", method = method.name(), chat.id = chat);
-        let (leases, ending) = (Arc::clone(&self.leases), self.ending.clone());
+        let (leases, ending, gone) = (Arc::clone(&self.leases), self.ending.clone(), self.gone.clone());
         // Begun in the order of the lines: what is asked for after it is seen by it.
         let work = match call {
             Call::Watch(watch) if ticket.wants_answer() => {
@@ -139,6 +153,10 @@ impl Connection {
         let work = async move {
             let outcome = match work {
                 Work::Watch(watch) => watch.run(&ticket, &ending).await,
+                Work::Call(Call::Inside(chat, inside)) => {
+                    let shutdown = &shared.shutdown;
+                    Box::pin(shared.handler.desk(&ticket, &gone, shutdown).handle(chat, inside)).await
+                }
                 Work::Call(call) => shared.handler.handle(call, &leases, limit_fields(&shared.limits)).await,
             };
             match &outcome {
@@ -157,6 +175,13 @@ impl Connection {
         self.shared.measures.no_request(error.kind);
         ticket.identified(id).answer(&Err(error));
     }
+}
+
+/// Whether the other side has closed, not only said that it will send no more.
+fn is_hung_up(socket: &OwnedFd) -> bool {
+    let mut polled = [PollFd::new(socket, PollFlags::empty())];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    !matches!(poll(&mut polled, Some(&now)), Ok(0) | Err(_)) && polled[0].revents().contains(PollFlags::HUP)
 }
 
 enum Work {

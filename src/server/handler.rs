@@ -13,9 +13,13 @@ use sandboxd_actors::reconciler::Trigger;
 use sandboxd_actors::request::CreateRequest;
 use sandboxd_actors::sandbox::Sandbox;
 use sandboxd_actors::sandboxes::Sandboxes;
+use tokio_util::sync::CancellationToken;
 
+use super::inside::{Desk, Steering};
 use super::leases::Leases;
+use super::outbox::Ticket;
 use crate::host_paths::VolumePolicy;
+use crate::interiors::InteriorsOnDisk;
 use crate::profiles::Profiles;
 use crate::protocol;
 use crate::protocol::answer::{Answer, Health, Info, LimitFields, List};
@@ -29,12 +33,14 @@ const DEFAULT_PROFILE: &str = "default";
 pub struct Handler {
     pub instance: InstanceName,
     pub sandboxes: Sandboxes,
+    pub interiors: Arc<InteriorsOnDisk>,
     pub engine: Bounded,
     pub volumes: VolumePolicy,
     pub profiles: Arc<Profiles>,
     pub clock: Arc<dyn Clock>,
     /// The longest lease that is given.
     pub max_lease: Duration,
+    pub steering: Steering,
     pub started: Instant,
 }
 
@@ -72,6 +78,7 @@ impl Handler {
                 list.map(Answer::List).map_err(|error| Kind::Internal.error(error.to_string()))
             }
             Call::Watch(_) => Err(Kind::InvalidRequest.error("a watch needs an id")),
+            Call::Inside(..) => Err(Kind::Internal.error("work inside has a desk of its own")),
             Call::Health => {
                 let (engine, sandboxes) = tokio::join!(self.engine.identify(), self.sandboxes.count());
                 Ok(Answer::Health(Health::of(engine, sandboxes)))
@@ -81,6 +88,16 @@ impl Handler {
                 Ok(Answer::Reconciled(self.sandboxes.reconcile(Trigger::Request, dry_run).await?))
             }
         }
+    }
+
+    pub(super) fn desk<'a>(
+        &'a self,
+        ticket: &'a Ticket,
+        gone: &'a CancellationToken,
+        shutdown: &'a CancellationToken,
+    ) -> Desk<'a> {
+        let Handler { sandboxes, interiors, steering, max_lease, .. } = self;
+        Desk { sandboxes, interiors, steering, max_lease: *max_lease, ticket, gone, shutdown }
     }
 
     fn seen(&self, sandbox: Sandbox) -> Answer {

@@ -14,6 +14,7 @@ use crate::interposed_engine::{InterposedEngine, interposed};
 /// An engine is given up on soon, where it need not do much. Somewhat later, on a busy machine, is still in time.
 const IMPATIENT: &str = "
     profiles.default.network = 'none'
+    profiles.plain = { network = 'none', init = false }
     teardown = { graceful = 0, remove = '2s', total = '2s' }
     [engine.timeouts]
     connect = '2s'
@@ -118,7 +119,8 @@ async fn a_silent_engine_is_unavailable_in_time_and_nothing_is_forgotten() {
 #[tokio::test]
 async fn a_creation_that_is_answered_too_late_is_taken_back() {
     let (service, engine) = impatient().await;
-    let chat = service.new_chat();
+    // Of one with an init, nothing is left that the engine could mount when it comes to it.
+    let chat = service.new_chat().with("profile", "plain");
     engine.fall_silent("/containers/create");
     assert_unavailable(&service.refused(&chat).await);
     let containers = service.containers().await;

@@ -26,6 +26,7 @@ mod commands;
 mod container;
 mod deletion;
 mod engine_trouble;
+mod inside;
 #[cfg(debug_assertions)]
 mod kills;
 mod lifecycle;

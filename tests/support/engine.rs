@@ -50,6 +50,7 @@ impl TestInstance {
     /// A container that runs `script` and has no network.
     pub(crate) fn spec(&self, script: &str) -> ContainerSpec {
         ContainerSpec {
+            entry_point: None,
             name: ContainerName::of(&self.name, ChatId::new(Uuid::new_v4())),
             image: test_image(),
             command: ["sh", "-c", script].map(String::from).to_vec(),

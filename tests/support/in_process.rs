@@ -3,28 +3,34 @@
 // Each test uses a part of this.
 #![allow(dead_code)]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use async_trait::async_trait;
 use futures_util::FutureExt;
 use sandboxd::chat_directories::DirectoriesOnDisk;
 use sandboxd::host_paths::VolumePolicy;
+use sandboxd::interiors::InteriorsOnDisk;
 use sandboxd::probe::NetworkProbe;
 use sandboxd::server::access::{Access, Allowed};
 use sandboxd::server::accounts::Accounts;
 use sandboxd::server::handler::Handler;
+use sandboxd::server::inside::Steering;
 use sandboxd::server::listener::{Listener, SocketOptions};
 use sandboxd::server::{Limits, Server};
 use sandboxd_actors::chat::{Rules, TeardownLimits, World};
 use sandboxd_actors::clock::SystemClock;
 use sandboxd_actors::container::MountPoints;
+use sandboxd_actors::directories::DirectoryError;
 use sandboxd_actors::engine::bounded::{Bounded, EngineLimits};
 use sandboxd_actors::engine::fake::FakeEngine;
 use sandboxd_actors::environment::Environment;
 use sandboxd_actors::host_path::HostPath;
+use sandboxd_actors::ids::SessionId;
+use sandboxd_actors::interior::{Furnishing, Interiors};
 use sandboxd_actors::journal::JournalHandle;
 use sandboxd_actors::journal::memory::MemoryJournal;
 use sandboxd_actors::profile::{Limits as Resources, Network, OnExpire, Profile, Readiness, ReadinessCheck, Restart};
@@ -34,6 +40,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::process::{Child, Command};
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -84,7 +91,8 @@ impl Service {
         let (handle, contents) = JournalHandle::start(journal.clone(), PATIENCE, None).await.expect("loaded");
         let profiles = Arc::new(BTreeMap::from(["default", "other"].map(profile)));
         let rules = Rules { trust: Duration::from_secs(1), profiles: Arc::clone(&profiles), max_leases: MAX_LEASES };
-        let world = world(&place, engine.clone(), handle, rules);
+        let interiors = Arc::new(InteriorsOnDisk::open(&place.join("state")).expect("a state"));
+        let world = world(&place, engine.clone(), handle, rules, Arc::clone(&interiors));
         let (instance, bounded) = (world.instance.clone(), world.engine.clone());
         let rhythm = Rhythm { reap: Duration::from_millis(20), reconcile: Duration::from_secs(3600) };
         let (sandboxes, _) = Sandboxes::start(world, contents, rhythm).await.expect("started");
@@ -92,11 +100,13 @@ impl Service {
         let handler = Handler {
             instance,
             sandboxes: sandboxes.clone(),
+            interiors,
             engine: bounded,
             volumes: VolumePolicy::new([place.join("volumes")], []).expect("a root"),
             profiles,
             clock: Arc::new(SystemClock),
             max_lease: MAX_LEASE,
+            steering: Steering::default(),
             started: Instant::now(),
         };
         let access = Access::new(allowed, Accounts::of_host()).expect("no names");
@@ -190,7 +200,41 @@ pub(crate) async fn is_usable(caller: &mut Caller) {
     assert_eq!(answer["result"]["protocol"], 1, "{answer}");
 }
 
-fn world(place: &Path, engine: FakeEngine, journal: JournalHandle, rules: Rules) -> World {
+/// Starts each sandbox's init as a process of this machine, for the fake engine starts none.
+struct LocalInits {
+    interiors: Arc<InteriorsOnDisk>,
+    running: Mutex<HashMap<SessionId, Child>>,
+}
+
+#[async_trait]
+impl Interiors for LocalInits {
+    async fn furnish(&self, session: SessionId) -> Result<Option<Furnishing>, DirectoryError> {
+        let furnishing = self.interiors.furnish(session).await?.expect("an init");
+        let [program, run] = [0, 1].map(|index| Path::new(furnishing.mounts[index].source.as_str()));
+        let init = Command::new(program)
+            .envs(furnishing.environment.iter().map(|(name, value)| (name, value)))
+            .env("SANDBOXD_INIT_SOCKET", run.join("socket"))
+            .current_dir(run)
+            .kill_on_drop(true)
+            .spawn()
+            .expect("an init");
+        self.running.lock().expect("no panic").insert(session, init);
+        Ok(Some(furnishing))
+    }
+
+    fn clear(&self, session: SessionId) {
+        self.running.lock().expect("no panic").remove(&session);
+        self.interiors.clear(session);
+    }
+}
+
+fn world(
+    place: &Path,
+    engine: FakeEngine,
+    journal: JournalHandle,
+    rules: Rules,
+    interiors: Arc<InteriorsOnDisk>,
+) -> World {
     let second = Duration::from_secs(1);
     let limits = EngineLimits {
         identify: second,
@@ -209,6 +253,7 @@ fn world(place: &Path, engine: FakeEngine, journal: JournalHandle, rules: Rules)
         engine_slots: Arc::new(Semaphore::new(4)),
         probe: Arc::new(NetworkProbe),
         directories: Arc::new(DirectoriesOnDisk::open(&place.join("chats")).expect("a root")),
+        interiors: Arc::new(LocalInits { interiors, running: Mutex::default() }),
         clock: Arc::new(SystemClock),
         mounts: MountPoints {
             chat: "/chat".into(),
@@ -238,6 +283,7 @@ fn profile(name: &str) -> (sandboxd_actors::ids::ProfileName, Arc<Profile>) {
         tmpfs: BTreeMap::new(),
         user: None,
         read_only_root: false,
+        init: true,
         runtime: None,
         capabilities: vec![],
         readiness: Readiness { check: ReadinessCheck::None, timeout: Duration::from_secs(5) },

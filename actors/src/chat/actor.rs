@@ -237,6 +237,9 @@ impl State {
                 Effect::Answer { waiter, reply } => self.answer(waiter, reply),
                 Effect::Publish(transition) => {
                     self.publish(&transition);
+                    if transition.to.is_none() {
+                        self.world.interiors.clear(transition.sandbox.session);
+                    }
                     drafts.push(self.event(&transition));
                 }
                 Effect::Count(status) => self.counted.move_to(Some(status)),

@@ -74,13 +74,21 @@ async fn prepare(
     created_at: Timestamp,
     cancelled: &CancellationToken,
 ) -> Result<ContainerSpec, StartFailure> {
-    let prepare = world.directories.prepare(request.chat, request.profile.user);
+    let prepare = async {
+        let chat_directory = world.directories.prepare(request.chat, request.profile.user).await?;
+        let furnishing = if request.profile.init { world.interiors.furnish(session).await? } else { None };
+        Ok((chat_directory, furnishing))
+    };
     let prepared = until(cancelled, tokio::time::timeout(DIRECTORY_LIMIT, prepare)).await;
-    let chat_directory = prepared.ok_or(StartFailure::Deleted)?.unwrap_or_else(|_| {
+    let (chat_directory, furnishing) = prepared.ok_or(StartFailure::Deleted)?.unwrap_or_else(|_| {
         let message = format!("the file system did not answer within {DIRECTORY_LIMIT:?}");
         Err(DirectoryError { path: request.chat.to_string(), message })
     })?;
-    Ok(compose(&world.instance, &world.mounts, request, chat_directory, session, created_at))
+    let spec = compose(&world.instance, &world.mounts, request, chat_directory, session, created_at);
+    Ok(match furnishing {
+        Some(furnishing) => spec.furnished(furnishing),
+        None => spec,
+    })
 }
 
 enum Claim {

@@ -162,6 +162,7 @@ impl Stage {
             engine_slots: Arc::new(Semaphore::new(1)),
             probe: Arc::new(Nothing),
             directories: Arc::new(Nothing),
+            interiors: Arc::new(crate::interior::Unfurnished),
             clock: Arc::new(SystemClock),
             mounts: points(),
             teardown: TeardownLimits { graceful: PATIENCE, remove: PATIENCE, total: PATIENCE },

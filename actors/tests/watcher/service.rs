@@ -65,6 +65,7 @@ impl Service {
             engine_slots: Arc::new(Semaphore::new(64)),
             probe: Arc::new(Unneeded),
             directories: Arc::new(Unneeded),
+            interiors: Arc::new(sandboxd_actors::interior::Unfurnished),
             clock: Arc::new(SystemClock),
             mounts: MountPoints {
                 chat: "/chat".into(),
@@ -161,6 +162,7 @@ fn profile() -> Arc<Profile> {
         limits: Limits { memory_bytes: MEMORY_LIMIT, cpus: 1.0, pids: 256, disk_bytes: None },
         user: None,
         read_only_root: false,
+        init: true,
         mounts: vec![],
         tmpfs: BTreeMap::new(),
         runtime: None,

@@ -3,21 +3,50 @@
 use std::collections::HashMap;
 
 use bollard::models::{
-    ContainerCreateBody, HostConfig, HostConfigLogConfig, Mount as DockerMount, MountBindOptions, MountType,
+    ContainerCreateBody, HostConfig, HostConfigLogConfig, ImageInspect, Mount as DockerMount, MountBindOptions,
+    MountType,
 };
 use sandboxd_actors::container::{ContainerSpec, Mount};
 use sandboxd_actors::profile::Network;
 
-pub(super) fn body(spec: &ContainerSpec) -> ContainerCreateBody {
+/// `own` is what the image would start by itself; it is needed only where something else is started first.
+pub(super) fn body(spec: &ContainerSpec, own: Started) -> ContainerCreateBody {
+    let command = (!spec.command.is_empty()).then(|| spec.command.clone());
+    let (entrypoint, cmd) = match &spec.entry_point {
+        None => (None, command),
+        Some(first) => (Some(vec![first.clone()]), Some(own.with_command(command))),
+    };
     ContainerCreateBody {
         image: Some(spec.image.clone()),
-        cmd: (!spec.command.is_empty()).then(|| spec.command.clone()),
+        entrypoint,
+        cmd,
         env: Some(spec.environment.iter().map(|(name, value)| format!("{name}={value}")).collect()),
         labels: Some(spec.labels.clone().into_iter().collect()),
         user: spec.user.map(|user| format!("{}:{}", user.uid, user.gid)),
         hostname: Some("sandbox".to_owned()),
         host_config: Some(host_config(spec)),
         ..Default::default()
+    }
+}
+
+/// What an image starts: its entry point, with its command as the arguments.
+#[derive(Debug, Default)]
+pub(super) struct Started {
+    entry_point: Vec<String>,
+    command: Vec<String>,
+}
+
+impl Started {
+    pub(super) fn of(image: ImageInspect) -> Self {
+        let config = image.config.unwrap_or_default();
+        Self { entry_point: config.entrypoint.unwrap_or_default(), command: config.cmd.unwrap_or_default() }
+    }
+
+    /// A container's own command takes the place of the image's, as it does without anything being started first.
+    fn with_command(self, command: Option<Vec<String>>) -> Vec<String> {
+        let Self { mut entry_point, command: own } = self;
+        entry_point.extend(command.unwrap_or(own));
+        entry_point
     }
 }
 
@@ -43,7 +72,8 @@ fn host_config(spec: &ContainerSpec) -> HostConfig {
         security_opt: Some(vec!["no-new-privileges".to_owned()]),
         privileged: Some(false),
         ipc_mode: Some("private".to_owned()),
-        init: Some(true),
+        // One first process that reaps is enough.
+        init: Some(spec.entry_point.is_none()),
         runtime: spec.runtime.clone(),
         readonly_rootfs: Some(spec.read_only_root),
         tmpfs: Some(writable_memory(spec)),

@@ -1,0 +1,125 @@
+//! One conversation with a sandbox's init, in frames.
+
+use std::io;
+
+use sandbox_init::codec::{Value, decode};
+use sandbox_init::wire::{self, Control, Event, Failure, HEADER, Kind, MAX_PAYLOAD, Request};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::UnixStream;
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+
+/// Both directions, which are independent of each other. Dropping both closes it.
+#[derive(Debug)]
+pub struct Conversation {
+    pub listening: Listening,
+    pub speaking: Speaking,
+}
+
+#[derive(Debug)]
+pub struct Listening {
+    socket: BufReader<OwnedReadHalf>,
+    payload: Vec<u8>,
+}
+
+#[derive(Debug)]
+pub struct Speaking {
+    socket: OwnedWriteHalf,
+    frame: Vec<u8>,
+}
+
+/// What init says.
+#[derive(Debug, PartialEq)]
+pub enum Said<'a> {
+    Event(Event),
+    Stdout(&'a [u8]),
+    Stderr(&'a [u8]),
+    Data(&'a [u8]),
+    /// There is no more data.
+    End,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum ConversationError {
+    /// The sandbox has ended, most likely.
+    #[error("the sandbox's init broke off")]
+    Broken,
+    #[error("the sandbox's init said something that makes no sense")]
+    Nonsense,
+    #[error("{}", String::from_utf8_lossy(&.0.message.0))]
+    Failed(Failure),
+}
+
+impl Conversation {
+    pub(super) async fn open(socket: UnixStream, request: &Request) -> io::Result<Self> {
+        let (from, to) = socket.into_split();
+        let listening = Listening { socket: BufReader::with_capacity(MAX_PAYLOAD, from), payload: Vec::new() };
+        let mut speaking = Speaking { socket: to, frame: Vec::new() };
+        let mut message = Vec::new();
+        request.put(&mut message);
+        if message.len() > MAX_PAYLOAD {
+            return Err(io::Error::other(format!("a request of {} bytes is too long", message.len())));
+        }
+        speaking.send(Kind::Request, &message).await?;
+        Ok(Self { listening, speaking })
+    }
+
+    /// For a conversation that has one answer.
+    pub async fn answer(mut self) -> Result<Event, ConversationError> {
+        self.listening.event().await
+    }
+}
+
+impl Listening {
+    pub async fn next(&mut self) -> Result<Said<'_>, ConversationError> {
+        let mut start = [0; HEADER];
+        self.socket.read_exact(&mut start).await.map_err(|_| ConversationError::Broken)?;
+        let (kind, length) = wire::header(start).map_err(|_| ConversationError::Nonsense)?;
+        self.payload.resize(length, 0);
+        self.socket.read_exact(&mut self.payload).await.map_err(|_| ConversationError::Broken)?;
+        match kind {
+            Kind::Stdout => Ok(Said::Stdout(&self.payload)),
+            Kind::Stderr => Ok(Said::Stderr(&self.payload)),
+            Kind::Data => Ok(Said::Data(&self.payload)),
+            Kind::End => Ok(Said::End),
+            Kind::Event => match decode(&self.payload).map_err(|_| ConversationError::Nonsense)? {
+                Event::Failed { failure } => Err(ConversationError::Failed(failure)),
+                event => Ok(Said::Event(event)),
+            },
+            Kind::Hello | Kind::Request | Kind::Control => Err(ConversationError::Nonsense),
+        }
+    }
+
+    /// The next thing said, which has to be an event.
+    pub async fn event(&mut self) -> Result<Event, ConversationError> {
+        match self.next().await? {
+            Said::Event(event) => Ok(event),
+            _ => Err(ConversationError::Nonsense),
+        }
+    }
+}
+
+impl Speaking {
+    /// Bytes of a file or of standard input, however many.
+    pub async fn data(&mut self, bytes: &[u8]) -> io::Result<()> {
+        for chunk in bytes.chunks(MAX_PAYLOAD) {
+            self.send(Kind::Data, chunk).await?;
+        }
+        Ok(())
+    }
+
+    pub async fn end(&mut self) -> io::Result<()> {
+        self.send(Kind::End, &[]).await
+    }
+
+    pub async fn control(&mut self, control: &Control) -> io::Result<()> {
+        let mut message = Vec::new();
+        control.put(&mut message);
+        self.send(Kind::Control, &message).await
+    }
+
+    async fn send(&mut self, kind: Kind, payload: &[u8]) -> io::Result<()> {
+        self.frame.clear();
+        wire::put_data(&mut self.frame, kind, payload);
+        self.socket.write_all(&self.frame).await
+    }
+}

@@ -1,0 +1,212 @@
+//! One sandbox's socket: init connects to it, and is then handed a socket for each conversation.
+
+use std::fmt;
+use std::fs::{self, OpenOptions, Permissions};
+use std::io::{self, IoSlice, Read, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use sandbox_init::codec::decode;
+use sandbox_init::wire::{self, HEADER, Hello, Kind, Request, SECRET_LENGTH, VERSION};
+use tokio::io::{AsyncReadExt, Interest};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio_util::task::AbortOnDropHandle;
+
+use super::SOCKET;
+use super::conversation::Conversation;
+
+/// How long whoever connects may take to say who it is.
+const HELLO_LIMIT: Duration = Duration::from_secs(1);
+
+/// How many may be about to. Anything in the sandbox can connect, and only init has something to say.
+const STRANGERS: usize = 16;
+
+/// How long a request waits for an init that is not there, such as after a restart of the service.
+const LINK_LIMIT: Duration = Duration::from_secs(5);
+
+/// In the direction of the service: fewer turns for what a command prints.
+const SEND_BUFFER: usize = 1 << 20;
+
+/// Init did not answer.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the sandbox's init cannot be reached: {0}")]
+pub struct Unreachable(String);
+
+impl From<io::Error> for Unreachable {
+    fn from(error: io::Error) -> Self {
+        Unreachable(error.to_string())
+    }
+}
+
+#[derive(Debug)]
+pub struct Interior {
+    link: watch::Receiver<Option<Arc<UnixStream>>>,
+    _listening: AbortOnDropHandle<()>,
+}
+
+impl Interior {
+    pub(super) fn listen(directory: &Path, secret: Secret) -> io::Result<Self> {
+        let listener = bind(directory)?;
+        let (link, linked) = watch::channel(None);
+        let listening = tokio::spawn(welcome(listener, secret, link));
+        Ok(Self { link: linked, _listening: AbortOnDropHandle::new(listening) })
+    }
+
+    /// Opens a conversation.
+    pub async fn converse(&self, request: &Request) -> Result<Conversation, Unreachable> {
+        let silent = |_| Unreachable(format!("it did not connect within {LINK_LIMIT:?}"));
+        tokio::time::timeout(LINK_LIMIT, self.converse_at_last(request)).await.map_err(silent)?
+    }
+
+    async fn converse_at_last(&self, request: &Request) -> Result<Conversation, Unreachable> {
+        let mut link = self.link.clone();
+        loop {
+            let linked = link.wait_for(Option::is_some).await.map_err(|_| Unreachable("it is gone".into()))?.clone();
+            let Some(linked) = linked else { continue };
+            let (ours, theirs) = std::os::unix::net::UnixStream::pair()?;
+            let _ = rustix::net::sockopt::set_socket_send_buffer_size_force(&theirs, SEND_BUFFER);
+            ours.set_nonblocking(true)?;
+            let conversation = Conversation::open(UnixStream::from_std(ours)?, request).await?;
+            match hand_over(&linked, theirs.into()).await {
+                Ok(()) => return Ok(conversation),
+                // It has just gone; whoever watches it will say so.
+                Err(_) => {
+                    let same =
+                        |now: &Option<Arc<UnixStream>>| now.as_ref().is_none_or(|now| !Arc::ptr_eq(now, &linked));
+                    link.wait_for(same).await.map_err(|_| Unreachable("it is gone".into()))?;
+                }
+            }
+        }
+    }
+}
+
+async fn hand_over(link: &UnixStream, socket: OwnedFd) -> io::Result<()> {
+    let send = || {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut attached = SendAncillaryBuffer::new(&mut space);
+        let descriptors = [socket.as_fd()];
+        attached.push(SendAncillaryMessage::ScmRights(&descriptors));
+        sendmsg(link, &[IoSlice::new(&[1])], &mut attached, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)?;
+        Ok(())
+    };
+    link.async_io(Interest::WRITABLE, send).await
+}
+
+/// The path of a socket may be at most 107 bytes long, and `state.dir` may be anywhere.
+fn bind(directory: &Path) -> io::Result<UnixListener> {
+    let handle = fs::File::open(directory)?;
+    let path = format!("/proc/self/fd/{}/{SOCKET}", handle.as_raw_fd());
+    match fs::remove_file(&path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let listener = UnixListener::bind(&path)?;
+    fs::set_permissions(&path, Permissions::from_mode(0o666))?;
+    Ok(listener)
+}
+
+/// Lets in whoever knows the secret. The last one counts, for init connects again when a connection breaks.
+async fn welcome(listener: UnixListener, secret: Secret, link: watch::Sender<Option<Arc<UnixStream>>>) {
+    let mut strangers = JoinSet::new();
+    let mut current = JoinSet::new();
+    loop {
+        tokio::select! {
+            accepted = listener.accept(), if strangers.len() < STRANGERS => match accepted {
+                Ok((stream, _)) => {
+                    let secret = secret.clone();
+                    strangers.spawn(async move { tokio::time::timeout(HELLO_LIMIT, recognise(stream, &secret)).await });
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "cannot accept a sandbox's init");
+                    tokio::time::sleep(HELLO_LIMIT).await;
+                }
+            },
+            Some(met) = strangers.join_next() => {
+                if let Ok(Ok(Some(stream))) = met {
+                    let stream = Arc::new(stream);
+                    current.abort_all();
+                    current.spawn(watch_over(Arc::clone(&stream)));
+                    link.send_replace(Some(stream));
+                }
+            }
+            Some(ended) = current.join_next() => {
+                // One that was replaced was aborted.
+                if ended.is_ok() {
+                    link.send_replace(None);
+                }
+            }
+        }
+    }
+}
+
+/// The connection, if it is init's.
+async fn recognise(mut stream: UnixStream, secret: &Secret) -> Option<UnixStream> {
+    let mut start = [0; HEADER];
+    stream.read_exact(&mut start).await.ok()?;
+    let (kind, length) = wire::header(start).ok()?;
+    let mut payload = [0; 1 + SECRET_LENGTH];
+    if kind != Kind::Hello || length != payload.len() {
+        return None;
+    }
+    stream.read_exact(&mut payload).await.ok()?;
+    let hello: Hello = decode(&payload).ok()?;
+    let known = hello.secret.iter().zip(secret.0).fold(0, |difference, (a, b)| difference | (a ^ b)) == 0;
+    (known && hello.version == VERSION).then_some(stream)
+}
+
+/// Ends when the connection does. Init has nothing to say on it.
+async fn watch_over(stream: Arc<UnixStream>) {
+    let mut nothing = [0; 64];
+    loop {
+        if stream.readable().await.is_err() {
+            return;
+        }
+        match stream.try_read(&mut nothing) {
+            Ok(0) => return,
+            Ok(_) => tokio::task::consume_budget().await,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(_) => return,
+        }
+    }
+}
+
+/// What only init and the service know.
+#[derive(Clone)]
+pub(super) struct Secret([u8; SECRET_LENGTH]);
+
+impl Secret {
+    pub(super) fn random() -> io::Result<Self> {
+        let mut bytes = [0; SECRET_LENGTH];
+        fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+        Ok(Self(bytes))
+    }
+
+    pub(super) fn read(path: &Path) -> io::Result<Self> {
+        let bytes = fs::read(path)?;
+        bytes.try_into().map(Self).map_err(|_| io::Error::other("the secret has another length"))
+    }
+
+    pub(super) fn write(&self, path: &Path) -> io::Result<()> {
+        OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?.write_all(&self.0)
+    }
+}
+
+/// As init is told it, in hexadecimal.
+impl fmt::Display for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret")
+    }
+}

@@ -1,0 +1,195 @@
+//! What is told of work inside a sandbox.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use chrono::DateTime;
+use sandbox_init::codec::Bytes;
+use sandbox_init::wire::{CommandFacts, Ending, Entry, Facts, FileKind, How};
+use serde::Serialize;
+
+use super::CommandId;
+use crate::protocol::text::Time;
+
+/// How a command ended, with what was kept of its output.
+#[derive(Debug, Serialize)]
+pub struct Ended {
+    pub command_id: CommandId,
+    #[serde(flatten)]
+    pub end: End,
+    pub stdout: Printed,
+    pub stderr: Printed,
+    /// Bytes that were printed while nobody listened, and were too many to be kept.
+    pub missed: u64,
+}
+
+/// Exactly one of code and signal is there.
+#[derive(Debug, Serialize)]
+pub struct End {
+    exit_code: Option<i32>,
+    signal: Option<i32>,
+    timed_out: bool,
+    killed: bool,
+    /// In seconds.
+    duration: f64,
+}
+
+impl From<&Ending> for End {
+    fn from(ending: &Ending) -> Self {
+        let (exit_code, signal) = match ending.how {
+            How::Code { code } => (Some(code), None),
+            How::Signal { signal } => (None, Some(signal)),
+        };
+        let Ending { timed_out, killed, duration, .. } = *ending;
+        Self { exit_code, signal, timed_out, killed, duration: duration as f64 / 1e6 }
+    }
+}
+
+/// One of a command's outputs.
+#[derive(Debug, Default, Serialize)]
+pub struct Printed {
+    /// Null where it was streamed, or is not UTF-8.
+    text: Option<String>,
+    base64: Option<String>,
+    /// All that was printed, told or not.
+    bytes: u64,
+    truncated: bool,
+}
+
+impl Printed {
+    /// `kept` is absent where the output was streamed.
+    pub fn of(kept: Option<Vec<u8>>, bytes: u64, truncated: bool) -> Self {
+        let (text, base64) = written(kept);
+        Self { text, base64, bytes, truncated }
+    }
+}
+
+/// As text where it is UTF-8, else in base64.
+fn written(bytes: Option<Vec<u8>>) -> (Option<String>, Option<String>) {
+    match bytes.map(String::from_utf8) {
+        None => (None, None),
+        Some(Ok(text)) => (Some(text), None),
+        Some(Err(error)) => (None, Some(STANDARD.encode(error.as_bytes()))),
+    }
+}
+
+#[derive(Debug, Serialize)]
+pub struct Started {
+    pub command_id: CommandId,
+}
+
+#[derive(Debug, Serialize)]
+pub struct Commands {
+    commands: Vec<CommandFields>,
+}
+
+#[derive(Debug, Serialize)]
+struct CommandFields {
+    command_id: CommandId,
+    command: Vec<String>,
+    /// Since it was started, in seconds.
+    age: f64,
+    attached: bool,
+    running: bool,
+    end: Option<End>,
+}
+
+impl From<Vec<CommandFacts>> for Commands {
+    fn from(commands: Vec<CommandFacts>) -> Self {
+        let fields = |command: CommandFacts| CommandFields {
+            command_id: command.id,
+            command: command.arguments.iter().map(lossy).collect(),
+            age: command.age as f64 / 1e6,
+            attached: command.attached,
+            running: command.ending.is_none(),
+            end: command.ending.as_ref().map(End::from),
+        };
+        Self { commands: commands.into_iter().map(fields).collect() }
+    }
+}
+
+/// A file's name may be any bytes; what is not UTF-8 is replaced, as it cannot be asked for anyway.
+fn lossy(bytes: &Bytes) -> String {
+    String::from_utf8_lossy(&bytes.0).into_owned()
+}
+
+#[derive(Debug, Serialize)]
+pub struct FileFields {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<String>,
+    kind: &'static str,
+    size: u64,
+    mode: u32,
+    uid: u32,
+    gid: u32,
+    modified_at: Time,
+    /// Where a symbolic link leads.
+    target: Option<String>,
+}
+
+impl From<Facts> for FileFields {
+    fn from(facts: Facts) -> Self {
+        Self {
+            name: None,
+            kind: match facts.kind {
+                FileKind::File {} => "file",
+                FileKind::Directory {} => "directory",
+                FileKind::Link {} => "symlink",
+                FileKind::Other {} => "other",
+            },
+            size: facts.size,
+            mode: facts.mode,
+            uid: facts.user,
+            gid: facts.group,
+            modified_at: Time(DateTime::from_timestamp_nanos(facts.modified)),
+            target: facts.target.as_ref().map(lossy),
+        }
+    }
+}
+
+impl From<Entry> for FileFields {
+    fn from(entry: Entry) -> Self {
+        Self { name: Some(lossy(&entry.name)), ..entry.facts.into() }
+    }
+}
+
+#[derive(Debug, Serialize)]
+pub struct Files {
+    pub files: Vec<FileFields>,
+    /// There are more than one answer tells.
+    pub truncated: bool,
+}
+
+#[derive(Debug, Serialize)]
+pub struct ReadFile {
+    text: Option<String>,
+    base64: Option<String>,
+    /// Told, from the offset on.
+    bytes: u64,
+    #[serde(flatten)]
+    file: FileFields,
+}
+
+impl ReadFile {
+    /// `content` is absent where it was streamed.
+    pub fn of(content: Option<Vec<u8>>, bytes: u64, file: FileFields) -> Self {
+        let (text, base64) = written(content);
+        Self { text, base64, bytes, file }
+    }
+}
+
+/// Nothing more to tell than that it is done.
+#[derive(Debug, Serialize)]
+pub struct Done {}
+
+/// An answer of any of these.
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+pub enum InsideAnswer {
+    Ended(Box<Ended>),
+    Started(Started),
+    Commands(Commands),
+    File(FileFields),
+    Files(Files),
+    Read(Box<ReadFile>),
+    Done(Done),
+}

@@ -1,0 +1,379 @@
+//! From parameters to what is to be done inside.
+
+use std::collections::BTreeMap;
+
+use sandboxd_actors::environment::Environment;
+use sandboxd_actors::ids::ChatId;
+use serde::Deserialize;
+
+use super::{CommandId, DEFAULT_OUTPUT, Encoded, Exec, Input, Inside, MAX_ARGUMENTS, MAX_OUTPUT, MAX_READ, Output};
+use crate::protocol::error::Error;
+use crate::protocol::method::Method;
+use crate::protocol::params::{duration, fields, required};
+use crate::protocol::request::Text;
+
+/// `None`: the method is not about the inside of a sandbox.
+pub(in crate::protocol) fn parse(method: Method, params: &str) -> Result<Option<(ChatId, Inside)>, Error> {
+    Ok(Some(match method {
+        Method::SandboxExec => fields::<ExecFields<'_>>(params)?.checked()?,
+        Method::SandboxAttach => fields::<AttachFields<'_>>(params)?.checked()?,
+        Method::SandboxCommands => {
+            let CommandsFields { chat_id } = fields(params)?;
+            (required("chat_id", chat_id)?, Inside::Commands)
+        }
+        Method::SandboxKill => fields::<KillFields<'_>>(params)?.checked()?,
+        Method::SandboxInput => fields::<InputFields<'_>>(params)?.checked()?,
+        Method::SandboxResize => fields::<ResizeFields<'_>>(params)?.checked()?,
+        Method::SandboxReadFile => fields::<ReadFileFields<'_>>(params)?.checked()?,
+        Method::SandboxWriteFile => fields::<WriteFileFields<'_>>(params)?.checked()?,
+        Method::SandboxListFiles => {
+            let PathFields { chat_id, path } = fields(params)?;
+            (required("chat_id", chat_id)?, Inside::ListFiles { path: checked_path("path", path)? })
+        }
+        Method::SandboxStatFile => {
+            let PathFields { chat_id, path } = fields(params)?;
+            (required("chat_id", chat_id)?, Inside::StatFile { path: checked_path("path", path)? })
+        }
+        Method::SandboxMakeDirectory => fields::<MakeDirectoryFields<'_>>(params)?.checked()?,
+        Method::SandboxRemoveFile => {
+            let RemoveFields { chat_id, path, recursive } = fields(params)?;
+            let recursive = recursive.unwrap_or_default();
+            (required("chat_id", chat_id)?, Inside::RemoveFile { path: checked_path("path", path)?, recursive })
+        }
+        Method::SandboxMoveFile => {
+            let MoveFields { chat_id, from, to } = fields(params)?;
+            let (from, to) = (checked_path("from", from)?, checked_path("to", to)?);
+            (required("chat_id", chat_id)?, Inside::MoveFile { from, to })
+        }
+        _ => return Ok(None),
+    }))
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ExecFields<'a> {
+    #[serde(borrow)]
+    chat_id: Option<Text<'a>>,
+    command: Option<Command>,
+    cwd: Option<String>,
+    env: Option<BTreeMap<String, String>>,
+    stdin: Option<String>,
+    stdin_base64: Option<Encoded>,
+    stdin_follows: Option<bool>,
+    timeout: Option<f64>,
+    max_output: Option<u64>,
+    stream: Option<bool>,
+    on_disconnect: Option<OnDisconnect>,
+    detach: Option<bool>,
+    terminal: Option<Terminal>,
+}
+
+/// A line for the shell, or arguments as they are.
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "expected a line for the shell, or an array of arguments")]
+enum Command {
+    Line(String),
+    Arguments(Vec<String>),
+}
+
+#[derive(Deserialize, Clone, Copy, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+enum OnDisconnect {
+    Kill,
+    Detach,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Terminal {
+    rows: u16,
+    columns: u16,
+}
+
+impl ExecFields<'_> {
+    fn checked(self) -> Result<(ChatId, Inside), Error> {
+        let chat = required("chat_id", self.chat_id)?;
+        let arguments = match self.command {
+            None => return Err(Error::invalid_params("command", "is required")),
+            Some(Command::Line(line)) => vec!["/bin/sh".to_owned(), "-c".to_owned(), line],
+            Some(Command::Arguments(arguments)) => arguments,
+        };
+        if arguments.first().is_none_or(String::is_empty) {
+            return Err(Error::invalid_params("command", "must not be empty"));
+        }
+        if arguments.iter().any(|argument| argument.contains('\0')) {
+            return Err(Error::invalid_params("command", "must not contain a null character"));
+        }
+        let environment =
+            Environment::checked(self.env.unwrap_or_default()).map_err(|error| Error::invalid_params("env", error))?;
+        let environment: BTreeMap<_, _> = environment.iter().map(|(n, v)| (n.to_owned(), v.to_owned())).collect();
+        let length = arguments.iter().map(String::len).sum::<usize>()
+            + environment.iter().map(|(name, value)| name.len() + value.len()).sum::<usize>();
+        if length > MAX_ARGUMENTS {
+            let message = format!("with env it must be at most {MAX_ARGUMENTS} bytes long, got {length}");
+            return Err(Error::invalid_params("command", message));
+        }
+        let input = match (self.stdin, self.stdin_base64, self.stdin_follows.unwrap_or_default()) {
+            (None, None, false) => Input::None,
+            (None, None, true) => Input::Follows,
+            (Some(text), None, false) => Input::Whole(text.into_bytes()),
+            (None, Some(encoded), false) => Input::Whole(encoded.decode("stdin_base64")?),
+            _ => {
+                let message = "only one of stdin, stdin_base64 and stdin_follows can be given";
+                return Err(Error::invalid_params("stdin", message));
+            }
+        };
+        let exec = Exec {
+            arguments,
+            directory: self.cwd.map(|cwd| plain_path("cwd", cwd)).transpose()?,
+            environment,
+            input,
+            timeout: duration("timeout", self.timeout)?,
+            output: output(self.stream, self.max_output, self.on_disconnect)?,
+            terminal: self.terminal.map(|terminal| (terminal.rows, terminal.columns)),
+            detached: self.detach.unwrap_or_default(),
+        };
+        if exec.detached && exec.input != Input::None {
+            return Err(Error::invalid_params("detach", "a detached command has no standard input"));
+        }
+        Ok((chat, Inside::Exec(Box::new(exec))))
+    }
+}
+
+fn output(stream: Option<bool>, limit: Option<u64>, on_disconnect: Option<OnDisconnect>) -> Result<Output, Error> {
+    let stream = stream.unwrap_or_default();
+    let limit = match limit {
+        None if stream => usize::MAX,
+        None => DEFAULT_OUTPUT,
+        Some(limit) => match usize::try_from(limit) {
+            Ok(limit) if stream || limit <= MAX_OUTPUT => limit,
+            _ => {
+                let message = format!("must be at most {MAX_OUTPUT} unless it is streamed, got {limit}");
+                return Err(Error::invalid_params("max_output", message));
+            }
+        },
+    };
+    Ok(Output { stream, limit, detach_on_disconnect: on_disconnect == Some(OnDisconnect::Detach) })
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct AttachFields<'a> {
+    #[serde(borrow)]
+    chat_id: Option<Text<'a>>,
+    command_id: Option<CommandId>,
+    max_output: Option<u64>,
+    stream: Option<bool>,
+    on_disconnect: Option<OnDisconnect>,
+}
+
+impl AttachFields<'_> {
+    fn checked(self) -> Result<(ChatId, Inside), Error> {
+        // Whoever attaches to what already runs detached does not own it.
+        let on_disconnect = self.on_disconnect.or(Some(OnDisconnect::Detach));
+        let output = output(self.stream, self.max_output, on_disconnect)?;
+        Ok((required("chat_id", self.chat_id)?, Inside::Attach { command: command(self.command_id)?, output }))
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CommandsFields<'a> {
+    #[serde(borrow)]
+    chat_id: Option<Text<'a>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct KillFields<'a> {
+    #[serde(borrow)]
+    chat_id: Option<Text<'a>>,
+    command_id: Option<CommandId>,
+    signal: Option<i32>,
+}
+
+impl KillFields<'_> {
+    fn checked(self) -> Result<(ChatId, Inside), Error> {
+        if let Some(signal) = self.signal.filter(|signal| !(1..=31).contains(signal)) {
+            return Err(Error::invalid_params("signal", format!("must be from 1 to 31, got {signal}")));
+        }
+        let command = command(self.command_id)?;
+        Ok((required("chat_id", self.chat_id)?, Inside::Kill { command, signal: self.signal }))
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct InputFields<'a> {
+    #[serde(borrow)]
+    chat_id: Option<Text<'a>>,
+    command_id: Option<CommandId>,
+    text: Option<String>,
+    base64: Option<Encoded>,
+    end: Option<bool>,
+}
+
+impl InputFields<'_> {
+    fn checked(self) -> Result<(ChatId, Inside), Error> {
+        let bytes = either(("text", self.text), ("base64", self.base64))?.unwrap_or_default();
+        let (command, end) = (command(self.command_id)?, self.end.unwrap_or_default());
+        Ok((required("chat_id", self.chat_id)?, Inside::Input { command, bytes, end }))
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ResizeFields<'a> {
+    #[serde(borrow)]
+    chat_id: Option<Text<'a>>,
+    command_id: Option<CommandId>,
+    rows: Option<u16>,
+    columns: Option<u16>,
+}
+
+impl ResizeFields<'_> {
+    fn checked(self) -> Result<(ChatId, Inside), Error> {
+        let given = |field, value: Option<u16>| value.ok_or_else(|| Error::invalid_params(field, "is required"));
+        let (rows, columns) = (given("rows", self.rows)?, given("columns", self.columns)?);
+        let command = command(self.command_id)?;
+        Ok((required("chat_id", self.chat_id)?, Inside::Resize { command, rows, columns }))
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ReadFileFields<'a> {
+    #[serde(borrow)]
+    chat_id: Option<Text<'a>>,
+    path: Option<String>,
+    offset: Option<u64>,
+    length: Option<u64>,
+    stream: Option<bool>,
+}
+
+impl ReadFileFields<'_> {
+    fn checked(self) -> Result<(ChatId, Inside), Error> {
+        let stream = self.stream.unwrap_or_default();
+        let length = match self.length {
+            None if stream => u64::MAX,
+            None => MAX_READ,
+            Some(length) if stream || length <= MAX_READ => length,
+            Some(length) => {
+                let message = format!("must be at most {MAX_READ} unless it is streamed, got {length}");
+                return Err(Error::invalid_params("length", message));
+            }
+        };
+        let path = checked_path("path", self.path)?;
+        let offset = self.offset.unwrap_or_default();
+        if i64::try_from(offset).is_err() {
+            return Err(Error::invalid_params("offset", format!("is beyond any file, got {offset}")));
+        }
+        Ok((required("chat_id", self.chat_id)?, Inside::ReadFile { path, offset, length, stream }))
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WriteFileFields<'a> {
+    #[serde(borrow)]
+    chat_id: Option<Text<'a>>,
+    path: Option<String>,
+    text: Option<String>,
+    base64: Option<Encoded>,
+    follows: Option<bool>,
+    mode: Option<u32>,
+    parents: Option<bool>,
+}
+
+impl WriteFileFields<'_> {
+    fn checked(self) -> Result<(ChatId, Inside), Error> {
+        let content = either(("text", self.text), ("base64", self.base64))?;
+        match (&content, self.follows.unwrap_or_default()) {
+            (None, false) => return Err(Error::invalid_params("text", "or base64 or follows is required")),
+            (Some(_), true) => return Err(Error::invalid_params("follows", "the content is given already")),
+            _ => {}
+        }
+        let (path, mode) = (checked_path("path", self.path)?, permissions(self.mode)?);
+        let parents = self.parents.unwrap_or_default();
+        Ok((required("chat_id", self.chat_id)?, Inside::WriteFile { path, content, mode, parents }))
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PathFields<'a> {
+    #[serde(borrow)]
+    chat_id: Option<Text<'a>>,
+    path: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct MakeDirectoryFields<'a> {
+    #[serde(borrow)]
+    chat_id: Option<Text<'a>>,
+    path: Option<String>,
+    mode: Option<u32>,
+    parents: Option<bool>,
+}
+
+impl MakeDirectoryFields<'_> {
+    fn checked(self) -> Result<(ChatId, Inside), Error> {
+        let (path, mode) = (checked_path("path", self.path)?, permissions(self.mode)?);
+        let parents = self.parents.unwrap_or_default();
+        Ok((required("chat_id", self.chat_id)?, Inside::MakeDirectory { path, mode, parents }))
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RemoveFields<'a> {
+    #[serde(borrow)]
+    chat_id: Option<Text<'a>>,
+    path: Option<String>,
+    recursive: Option<bool>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct MoveFields<'a> {
+    #[serde(borrow)]
+    chat_id: Option<Text<'a>>,
+    from: Option<String>,
+    to: Option<String>,
+}
+
+fn command(id: Option<CommandId>) -> Result<CommandId, Error> {
+    id.ok_or_else(|| Error::invalid_params("command_id", "is required"))
+}
+
+fn either(text: (&str, Option<String>), encoded: (&str, Option<Encoded>)) -> Result<Option<Vec<u8>>, Error> {
+    match (text.1, encoded.1) {
+        (None, None) => Ok(None),
+        (Some(text), None) => Ok(Some(text.into_bytes())),
+        (None, Some(bytes)) => bytes.decode(encoded.0).map(Some),
+        (Some(_), Some(_)) => Err(Error::invalid_params(text.0, format!("{} is given, too", encoded.0))),
+    }
+}
+
+fn checked_path(field: &str, path: Option<String>) -> Result<String, Error> {
+    plain_path(field, path.ok_or_else(|| Error::invalid_params(field, "is required"))?)
+}
+
+fn plain_path(field: &str, path: String) -> Result<String, Error> {
+    match &*path {
+        "" => Err(Error::invalid_params(field, "must not be empty")),
+        path if path.contains('\0') => Err(Error::invalid_params(field, "must not contain a null character")),
+        path if path.len() > 4095 => Err(Error::invalid_params(field, "must be at most 4095 bytes long")),
+        _ => Ok(path),
+    }
+}
+
+fn permissions(mode: Option<u32>) -> Result<Option<u32>, Error> {
+    match mode {
+        Some(mode) if mode > 0o7777 => {
+            Err(Error::invalid_params("mode", format!("must be from 0 to {} (octal 7777), got {mode}", 0o7777)))
+        }
+        mode => Ok(mode),
+    }
+}

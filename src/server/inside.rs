@@ -1,0 +1,122 @@
+//! Work inside a sandbox, from a call to its answer.
+//!
+//! The chat is asked once, which is use of the sandbox and tells its session; everything else goes straight to the
+//! sandbox's init.
+
+mod exec;
+mod files;
+mod keeping;
+mod steering;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use sandbox_init::wire::{Event, Request};
+use sandboxd_actors::ids::ChatId;
+use sandboxd_actors::sandbox::Sandbox;
+use sandboxd_actors::sandboxes::Sandboxes;
+use tokio_util::sync::CancellationToken;
+
+use super::outbox::Ticket;
+use crate::interiors::conversation::{Conversation, ConversationError};
+use crate::interiors::{Interior, InteriorsOnDisk, Unreachable};
+use crate::protocol::answer::Answer;
+use crate::protocol::error::{Error, Kind};
+use crate::protocol::inside::answer::{Commands, Done, InsideAnswer};
+use crate::protocol::inside::{CommandId, Inside};
+
+pub use keeping::keep_all;
+pub use steering::Steering;
+
+/// What a request inside needs of the service.
+pub(super) struct Desk<'a> {
+    pub(super) sandboxes: &'a Sandboxes,
+    pub(super) interiors: &'a InteriorsOnDisk,
+    pub(super) steering: &'a Steering,
+    /// The longest that a sandbox is held open at a time.
+    pub(super) max_lease: Duration,
+    pub(super) ticket: &'a Ticket,
+    /// The caller is gone.
+    pub(super) gone: &'a CancellationToken,
+    /// The service shuts down.
+    pub(super) shutdown: &'a CancellationToken,
+}
+
+impl Desk<'_> {
+    pub(super) async fn handle(&self, chat: ChatId, inside: Inside) -> Result<Answer, Error> {
+        let answer = match inside {
+            Inside::Exec(exec) => self.exec(chat, *exec).await?,
+            Inside::Attach { command, output } => self.attach(chat, command, output).await?,
+            Inside::Input { command, bytes, end } => {
+                self.steering.of(chat, command)?.input(bytes, end).await?;
+                InsideAnswer::Done(Done {})
+            }
+            Inside::Resize { command, rows, columns } => {
+                self.steering.of(chat, command)?.resize(rows, columns).await?;
+                InsideAnswer::Done(Done {})
+            }
+            Inside::Commands => match self.ask(chat, Request::Commands {}).await?.answer().await {
+                Ok(Event::Commands { commands }) => InsideAnswer::Commands(Commands::from(commands)),
+                other => return Err(unexpected(other)),
+            },
+            Inside::Kill { command, signal } => {
+                let request = match signal {
+                    None => Request::Kill { id: command },
+                    Some(signal) => Request::Signal { id: command, signal },
+                };
+                match self.ask(chat, request).await?.answer().await {
+                    Ok(Event::Done {}) => InsideAnswer::Done(Done {}),
+                    Err(error) => return Err(of_command(chat, command, error)),
+                    other => return Err(unexpected(other)),
+                }
+            }
+            file => self.file(chat, file).await?,
+        };
+        Ok(Answer::Inside(answer))
+    }
+
+    /// Whoever works inside uses the sandbox.
+    async fn ask(&self, chat: ChatId, request: Request) -> Result<Conversation, Error> {
+        let sandbox = self.sandboxes.touch(chat).await?;
+        Ok(self.interior(&sandbox)?.converse(&request).await?)
+    }
+
+    fn interior(&self, sandbox: &Sandbox) -> Result<Arc<Interior>, Error> {
+        self.interiors.of(sandbox.session).ok_or_else(|| {
+            let message = format!("the sandbox of chat {} was made without an init", sandbox.chat);
+            let mut error = Kind::InsideUnreachable.error(message).with("chat_id", sandbox.chat.to_string());
+            error.retryable = false;
+            error
+        })
+    }
+}
+
+impl From<Unreachable> for Error {
+    fn from(error: Unreachable) -> Self {
+        Kind::InsideUnreachable.error(error.to_string())
+    }
+}
+
+/// Anything that is not a failure which the request has its own words for.
+fn unexpected(outcome: Result<Event, ConversationError>) -> Error {
+    match outcome {
+        Err(error) => Kind::InsideUnreachable.error(error.to_string()),
+        Ok(_) => Kind::InsideUnreachable.error(ConversationError::Nonsense.to_string()),
+    }
+}
+
+fn of_command(chat: ChatId, command: CommandId, error: ConversationError) -> Error {
+    match error {
+        ConversationError::Failed(failure) if failure.errno == rustix::io::Errno::SRCH.raw_os_error() => {
+            no_such_command(chat, command)
+        }
+        error => unexpected(Err(error)),
+    }
+}
+
+fn no_such_command(chat: ChatId, command: CommandId) -> Error {
+    Kind::CommandNotFound
+        .error(format!("chat {chat} has no command {command}, or it has been told of its end"))
+        .with("chat_id", chat.to_string())
+        .with("command_id", command)
+}

@@ -1,0 +1,301 @@
+//! Commands: run, told, and ended with their caller unless they are to go on.
+
+use std::time::Duration;
+
+use sandbox_init::codec::Bytes;
+use sandbox_init::wire::{Control, Ending, Event, Request, Run, Size};
+use sandboxd_actors::chat::events::Lease;
+use sandboxd_actors::ids::{ChatId, LeaseId};
+use sandboxd_actors::sandbox::Sandbox;
+use sandboxd_actors::sandboxes::Sandboxes;
+
+use super::keeping::keep;
+use super::steering::{Steer, Wheel};
+use super::{Desk, of_command, unexpected};
+use crate::interiors::conversation::{Conversation, ConversationError, Listening, Said, Speaking};
+use crate::protocol::error::{Error, Kind};
+use crate::protocol::inside::answer::{Ended, InsideAnswer, Printed, Started};
+use crate::protocol::inside::{CommandId, Exec, Input, Output, whole_characters};
+use crate::protocol::notification::Notification;
+use crate::server::outbox::{Closed, Ticket};
+
+/// How long the end of a command that was killed is waited for.
+const KILL_LIMIT: Duration = Duration::from_secs(5);
+
+impl Desk<'_> {
+    pub(super) async fn exec(&self, chat: ChatId, exec: Exec) -> Result<InsideAnswer, Error> {
+        let held = Held::take(self.sandboxes, chat, self.max_lease).await?;
+        let outcome = self.run(chat, exec, &held).await;
+        held.release().await;
+        outcome
+    }
+
+    async fn run(&self, chat: ChatId, exec: Exec, held: &Held<'_>) -> Result<InsideAnswer, Error> {
+        let Exec { arguments, directory, environment, input, timeout, output, terminal, detached } = exec;
+        let id = self.steering.new_command();
+        let command = Run {
+            id,
+            arguments: arguments.into_iter().map(Bytes::from).collect(),
+            environment: environment.into_iter().map(|(name, value)| (name.into(), value.into())).collect(),
+            directory: directory.map(Bytes::from),
+            timeout: timeout.map(|limit| u64::try_from(limit.as_millis()).unwrap_or(u64::MAX).max(1)),
+            terminal: terminal.map(|(rows, columns)| Size { rows, columns }),
+            input: input != Input::None,
+            detached,
+        };
+        let mut conversation = self.interior(&held.sandbox)?.converse(&Request::Run { command }).await?;
+        match conversation.listening.event().await {
+            Ok(Event::Started { .. }) => {}
+            Err(ConversationError::Failed(failure)) => {
+                let reason = String::from_utf8_lossy(&failure.message.0).into_owned();
+                return Err(Kind::CommandNotStarted
+                    .error(format!("the command was not started: {reason}"))
+                    .with("chat_id", chat.to_string())
+                    .with("errno", failure.errno));
+            }
+            other => return Err(unexpected(other)),
+        }
+        if detached {
+            self.keep(held, id);
+            return Ok(InsideAnswer::Started(Started { command_id: id }));
+        }
+        self.follow(chat, id, conversation, input, output, held).await
+    }
+
+    pub(super) async fn attach(&self, chat: ChatId, id: CommandId, output: Output) -> Result<InsideAnswer, Error> {
+        let held = Held::take(self.sandboxes, chat, self.max_lease).await?;
+        let outcome = async {
+            let mut conversation = self.interior(&held.sandbox)?.converse(&Request::Attach { id }).await?;
+            match conversation.listening.event().await {
+                Ok(Event::Started { .. }) => {}
+                Err(error) => return Err(of_command(chat, id, error)),
+                other => return Err(unexpected(other)),
+            }
+            self.follow(chat, id, conversation, Input::None, output, &held).await
+        }
+        .await;
+        held.release().await;
+        outcome
+    }
+
+    /// Tells what the command prints until it ends, or until there is nobody to tell.
+    async fn follow(
+        &self,
+        chat: ChatId,
+        id: CommandId,
+        conversation: Conversation,
+        input: Input,
+        output: Output,
+        held: &Held<'_>,
+    ) -> Result<InsideAnswer, Error> {
+        let Conversation { mut listening, mut speaking } = conversation;
+        let mut wheel = self.steering.take(chat, id);
+        let mut told = Told::new(id, output, self.ticket);
+        if (output.stream || input == Input::Follows)
+            && self.ticket.notify(Notification::Started { command: id }).await.is_err()
+        {
+            self.gone.cancelled().await;
+        }
+        let listened = told.listen(&mut listening);
+        let outcome = tokio::select! {
+            ended = listened => ended,
+            never = steer(&mut wheel, &mut speaking, input) => match never {},
+            never = held.keep() => match never {},
+            () = self.gone.cancelled() => Err(Stop::Gone),
+            () = self.shutdown.cancelled() => Err(Stop::Shutdown),
+        };
+        match outcome {
+            Ok(ending) => {
+                let (missed, [stdout, stderr]) = (told.missed, told.printed());
+                let end = (&ending).into();
+                Ok(InsideAnswer::Ended(Box::new(Ended { command_id: id, end, stdout, stderr, missed })))
+            }
+            Err(Stop::Gone) if output.detach_on_disconnect => {
+                self.keep(held, id);
+                Err(gone())
+            }
+            Err(Stop::Gone) => Err(abandon(listening, speaking).await),
+            // It goes on, and the next process of the service finds it.
+            Err(Stop::Shutdown) => Err(Kind::ShuttingDown
+                .error("the service is shutting down; the command goes on and can be attached to")
+                .with("command_id", id)),
+            Err(Stop::Broken(error)) => Err(unexpected(Err(error))),
+        }
+    }
+
+    /// From now on, nobody is attached to the command.
+    fn keep(&self, held: &Held<'_>, command: CommandId) {
+        if let Some(interior) = self.interiors.of(held.sandbox.session) {
+            keep(self.sandboxes.clone(), interior, held.sandbox.chat, command);
+        }
+    }
+}
+
+/// The caller is gone, and with it all that the command has started.
+async fn abandon(mut listening: Listening, mut speaking: Speaking) -> Error {
+    if speaking.control(&Control::Kill {}).await.is_ok() {
+        let end = async { while !matches!(listening.next().await, Ok(Said::Event(Event::Ended { .. })) | Err(_)) {} };
+        let _ = tokio::time::timeout(KILL_LIMIT, end).await;
+    }
+    gone()
+}
+
+fn gone() -> Error {
+    Kind::InsideUnreachable.error("the caller is gone")
+}
+
+enum Stop {
+    Gone,
+    Shutdown,
+    Broken(ConversationError),
+}
+
+impl From<Closed> for Stop {
+    fn from(_: Closed) -> Self {
+        Stop::Gone
+    }
+}
+
+/// Hands on what is sent to the command. Without end: one that reads no more gets no more.
+async fn steer(wheel: &mut Wheel<'_>, speaking: &mut Speaking, input: Input) -> std::convert::Infallible {
+    if let Input::Whole(bytes) = input {
+        let _ = speaking.data(&bytes).await;
+        let _ = speaking.end().await;
+    }
+    loop {
+        let _ = match wheel.turned().await {
+            Steer::Input { bytes, end } => {
+                let sent = speaking.data(&bytes).await;
+                if end { speaking.end().await } else { sent }
+            }
+            Steer::Resize { rows, columns } => {
+                speaking.control(&Control::Resize { size: Size { rows, columns } }).await
+            }
+        };
+    }
+}
+
+/// What was told of a command's output so far.
+struct Told<'a> {
+    command: CommandId,
+    output: Output,
+    ticket: &'a Ticket,
+    streams: [Stream; 2],
+    /// Not kept while nobody listened.
+    missed: u64,
+}
+
+#[derive(Default)]
+struct Stream {
+    bytes: u64,
+    told: usize,
+    /// Kept for the answer, or the beginning of a character whose rest has not come yet.
+    kept: Vec<u8>,
+}
+
+const NAMES: [&str; 2] = ["stdout", "stderr"];
+
+impl<'a> Told<'a> {
+    fn new(command: CommandId, output: Output, ticket: &'a Ticket) -> Self {
+        Self { command, output, ticket, streams: Default::default(), missed: 0 }
+    }
+
+    async fn listen(&mut self, listening: &mut Listening) -> Result<Ending, Stop> {
+        loop {
+            match listening.next().await.map_err(Stop::Broken)? {
+                Said::Stdout(bytes) => self.tell(0, bytes).await?,
+                Said::Stderr(bytes) => self.tell(1, bytes).await?,
+                Said::Event(Event::Missed { bytes }) => {
+                    self.missed += bytes;
+                    if self.output.stream {
+                        self.ticket.notify(Notification::Missed { command: self.command, bytes }).await?;
+                    }
+                }
+                Said::Event(Event::Ended { ending }) => {
+                    for stream in [0, 1] {
+                        self.tell_rest(stream).await?;
+                    }
+                    return Ok(ending);
+                }
+                _ => return Err(Stop::Broken(ConversationError::Nonsense)),
+            }
+        }
+    }
+
+    async fn tell(&mut self, which: usize, bytes: &[u8]) -> Result<(), Stop> {
+        let stream = &mut self.streams[which];
+        stream.bytes += bytes.len() as u64;
+        let bytes = &bytes[..bytes.len().min(self.output.limit - stream.told)];
+        stream.told += bytes.len();
+        if !self.output.stream {
+            stream.kept.extend_from_slice(bytes);
+            return Ok(());
+        }
+        let mut joined = std::mem::take(&mut stream.kept);
+        let bytes = if joined.is_empty() {
+            bytes
+        } else {
+            joined.extend_from_slice(bytes);
+            &joined
+        };
+        let (whole, rest) = bytes.split_at(whole_characters(bytes));
+        stream.kept = rest.to_vec();
+        self.notify(which, whole).await
+    }
+
+    async fn tell_rest(&mut self, which: usize) -> Result<(), Stop> {
+        if !self.output.stream {
+            return Ok(());
+        }
+        let rest = std::mem::take(&mut self.streams[which].kept);
+        self.notify(which, &rest).await
+    }
+
+    async fn notify(&self, which: usize, bytes: &[u8]) -> Result<(), Stop> {
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        let output = Notification::Output { command: self.command, stream: NAMES[which], bytes };
+        Ok(self.ticket.notify(output).await?)
+    }
+
+    fn printed(self) -> [Printed; 2] {
+        let streamed = self.output.stream;
+        self.streams.map(|Stream { bytes, told, mut kept }| {
+            let truncated = (told as u64) < bytes;
+            if truncated {
+                // The limit may have cut a character in two.
+                kept.truncate(whole_characters(&kept));
+            }
+            Printed::of((!streamed).then_some(kept), bytes, truncated)
+        })
+    }
+}
+
+/// Holds the sandbox open for as long as somebody works in it.
+struct Held<'a> {
+    sandboxes: &'a Sandboxes,
+    sandbox: Sandbox,
+    lease: Lease,
+}
+
+impl<'a> Held<'a> {
+    async fn take(sandboxes: &'a Sandboxes, chat: ChatId, longest: Duration) -> Result<Self, Error> {
+        let lease = Lease { id: LeaseId::random(), duration: longest, durable: false };
+        let sandbox = sandboxes.lease(chat, lease).await?;
+        Ok(Self { sandboxes, sandbox, lease })
+    }
+
+    /// However long it takes.
+    async fn keep(&self) -> std::convert::Infallible {
+        loop {
+            tokio::time::sleep(self.lease.duration / 2).await;
+            // A sandbox that has ended ends the conversation, too.
+            let _ = self.sandboxes.lease(self.sandbox.chat, self.lease).await;
+        }
+    }
+
+    async fn release(self) {
+        let _ = self.sandboxes.release(self.sandbox.chat, self.lease.id).await;
+    }
+}

@@ -1,0 +1,325 @@
+//! Work inside a sandbox, over the real socket and with the real init, which runs as a process of this machine. What only
+//! a container shows is tested on a real engine.
+
+#[path = "support/in_process.rs"]
+mod support;
+
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::{Value, json};
+use support::{Caller, PATIENCE, Service, chat, kind, request};
+
+struct Inside {
+    service: Service,
+    caller: Caller,
+    chat: String,
+    place: tempfile::TempDir,
+}
+
+impl Inside {
+    async fn new() -> Self {
+        let service = Service::start().await;
+        let mut caller = service.connect().await;
+        let chat = chat();
+        let created = caller.ask(service.create(1, &chat)).await;
+        assert_eq!(created["result"]["status"], "running", "{created}");
+        Self { service, caller, chat, place: tempfile::tempdir().expect("a directory") }
+    }
+
+    fn line(&self, id: u64, method: &str, mut params: Value) -> String {
+        params["chat_id"] = json!(self.chat);
+        request(id, method, &params)
+    }
+
+    async fn ask(&mut self, method: &str, params: Value) -> Value {
+        let line = self.line(7, method, params);
+        self.caller.ask(line).await
+    }
+
+    async fn exec(&mut self, params: Value) -> Value {
+        let answer = self.ask("sandbox.exec", params).await;
+        assert!(answer.get("result").is_some(), "{answer}");
+        answer["result"].clone()
+    }
+
+    /// Until there is an answer, and not only a notification.
+    async fn rest(&mut self) -> (Vec<Value>, Value) {
+        let mut notified = Vec::new();
+        loop {
+            let message = self.caller.answer().await;
+            if message.get("id").is_some() {
+                return (notified, message);
+            }
+            notified.push(message);
+        }
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.place.path().join(name).to_str().expect("UTF-8").to_owned()
+    }
+}
+
+async fn eventually(what: &str, mut condition: impl AsyncFnMut() -> bool) {
+    let start = tokio::time::Instant::now();
+    while !condition().await {
+        assert!(start.elapsed() < PATIENCE, "{what}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+fn is_alive(pid: &str) -> bool {
+    std::fs::read_to_string(format!("/proc/{}/stat", pid.trim())).is_ok_and(|stat| !stat.contains(") Z "))
+}
+
+#[tokio::test]
+async fn a_command_answers_with_its_output_and_its_end() {
+    let mut inside = Inside::new().await;
+    let ended = inside.exec(json!({ "command": "echo out; echo err >&2; exit 3" })).await;
+    assert_eq!((&ended["exit_code"], &ended["signal"]), (&json!(3), &Value::Null), "{ended}");
+    let printed = |text: &str| json!({ "text": text, "base64": null, "bytes": text.len(), "truncated": false });
+    assert_eq!((&ended["stdout"], &ended["stderr"]), (&printed("out\n"), &printed("err\n")));
+    let ended = inside.exec(json!({ "command": ["printf", "%s", "a b"] })).await;
+    assert_eq!(ended["stdout"]["text"], "a b");
+    let ended = inside.exec(json!({ "command": "kill -9 $$" })).await;
+    assert_eq!((&ended["exit_code"], &ended["signal"]), (&Value::Null, &json!(9)), "{ended}");
+}
+
+#[tokio::test]
+async fn a_command_gets_its_directory_environment_and_input() {
+    let mut inside = Inside::new().await;
+    let params = json!({ "command": "pwd; echo $A; cat", "cwd": "/usr", "env": { "A": "b" }, "stdin": "input" });
+    assert_eq!(inside.exec(params).await["stdout"]["text"], "/usr\nb\ninput");
+    let params = json!({ "command": "cat", "stdin_base64": STANDARD.encode([0xff, 0]) });
+    let ended = inside.exec(params).await;
+    assert_eq!((&ended["stdout"]["text"], &ended["stdout"]["base64"]), (&Value::Null, &json!("/wA=")));
+}
+
+#[tokio::test]
+async fn output_over_the_limit_is_cut_and_counted() {
+    let mut inside = Inside::new().await;
+    let params = json!({ "command": "printf 'aaaé%.0s' 1 2 3", "max_output": 9 });
+    let stdout = inside.exec(params).await["stdout"].clone();
+    assert_eq!(
+        stdout,
+        json!({ "text": "aaaéaaa", "base64": null, "bytes": 15, "truncated": true }),
+        "whole characters"
+    );
+}
+
+#[tokio::test]
+async fn a_stream_is_told_in_order_as_it_comes() {
+    let mut inside = Inside::new().await;
+    let params =
+        json!({ "command": "read a; echo got $a; read b; echo end $b", "stream": true, "stdin_follows": true });
+    let line = inside.line(1, "sandbox.exec", params);
+    inside.caller.send(line).await;
+    let started = inside.caller.answer().await;
+    assert_eq!((&started["method"], &started["params"]["id"]), (&json!("sandbox.started"), &json!(1)));
+    let command = started["params"]["command_id"].clone();
+    for (text, printed) in [("one\n", "got one\n"), ("two\n", "end two\n")] {
+        let line = inside.line(2, "sandbox.input", json!({ "command_id": command, "text": text }));
+        inside.caller.send(line).await;
+        let mut seen = [inside.caller.answer().await, inside.caller.answer().await];
+        seen.sort_by_key(|message| message.get("id").is_some());
+        assert_eq!(seen[0]["params"]["text"], printed, "{seen:?}");
+        assert_eq!(seen[0]["params"]["stream"], "stdout");
+    }
+    let (_, ended) = inside.rest().await;
+    assert_eq!((&ended["result"]["exit_code"], &ended["result"]["stdout"]["bytes"]), (&json!(0), &json!(16)));
+    let late = inside.ask("sandbox.input", json!({ "command_id": command, "text": "x" })).await;
+    assert_eq!(kind(&late), "command_not_found");
+}
+
+#[tokio::test]
+async fn a_large_stream_arrives_whole() {
+    let mut inside = Inside::new().await;
+    let params = json!({ "command": "head -c 20000000 /dev/zero | tr '\\0' 'x'", "stream": true });
+    let line = inside.line(1, "sandbox.exec", params);
+    inside.caller.send(line).await;
+    let (told, ended) = inside.rest().await;
+    let length: usize = told.iter().filter_map(|message| message["params"]["text"].as_str()).map(str::len).sum();
+    assert_eq!((length, &ended["result"]["stdout"]["bytes"]), (20_000_000, &json!(20_000_000)));
+}
+
+#[tokio::test]
+async fn a_time_out_ends_all_that_was_started() {
+    let mut inside = Inside::new().await;
+    let ended = inside.exec(json!({ "command": "setsid sleep 1000 & echo $!; sleep 1000", "timeout": 0.3 })).await;
+    assert_eq!((&ended["timed_out"], &ended["signal"]), (&json!(true), &json!(9)), "{ended}");
+    let pid = ended["stdout"]["text"].as_str().expect("a process").to_owned();
+    eventually("it survived", async || !is_alive(&pid)).await;
+}
+
+#[tokio::test]
+async fn a_caller_that_goes_away_takes_its_commands_along_unless_they_are_to_go_on() {
+    let mut inside = Inside::new().await;
+    for (on_disconnect, survives) in [("kill", false), ("detach", true)] {
+        let params = json!({ "command": "echo $$; sleep 1000", "stream": true, "on_disconnect": on_disconnect });
+        let mut caller = inside.service.connect().await;
+        caller.send(inside.line(1, "sandbox.exec", params)).await;
+        let command = caller.answer().await["params"]["command_id"].clone();
+        let pid = caller.answer().await["params"]["text"].as_str().expect("a process").to_owned();
+        drop(caller);
+        if !survives {
+            eventually("it survived its caller", async || !is_alive(&pid)).await;
+            continue;
+        }
+        eventually("nobody is attached", async || {
+            let listed = inside.ask("sandbox.commands", json!({})).await["result"]["commands"].clone();
+            listed[0]["command_id"] == command && listed[0]["attached"] == false
+        })
+        .await;
+        assert!(is_alive(&pid));
+        assert_eq!(inside.ask("sandbox.kill", json!({ "command_id": command })).await["result"], json!({}));
+        let ended = inside.ask("sandbox.attach", json!({ "command_id": command })).await;
+        assert_eq!(ended["result"]["killed"], true, "{ended}");
+    }
+}
+
+#[tokio::test]
+async fn a_caller_that_only_sends_no_more_still_gets_its_answer() {
+    let inside = Inside::new().await;
+    let mut caller = inside.service.connect().await;
+    caller.send(inside.line(1, "sandbox.exec", json!({ "command": "sleep 0.3; echo done" }))).await;
+    tokio::io::AsyncWriteExt::shutdown(&mut caller.sink).await.expect("closed one way");
+    assert_eq!(caller.answer().await["result"]["stdout"]["text"], "done\n");
+}
+
+#[tokio::test]
+async fn a_detached_command_is_found_and_attached_to() {
+    let mut inside = Inside::new().await;
+    let go = inside.path("go");
+    let line = format!("echo early; while ! test -e {go}; do sleep 0.01; done; echo late; exit 5");
+    let command = inside.exec(json!({ "command": line, "detach": true })).await["command_id"].clone();
+    let listed = inside.ask("sandbox.commands", json!({})).await["result"]["commands"].clone();
+    assert_eq!((&listed[0]["command_id"], &listed[0]["running"]), (&command, &json!(true)), "{listed}");
+    std::fs::write(go, "").expect("written");
+    let ended = inside.ask("sandbox.attach", json!({ "command_id": command })).await["result"].clone();
+    assert_eq!((&ended["exit_code"], &ended["stdout"]["text"]), (&json!(5), &json!("early\nlate\n")), "{ended}");
+    let again = inside.ask("sandbox.attach", json!({ "command_id": command })).await;
+    assert_eq!(kind(&again), "command_not_found");
+}
+
+#[tokio::test]
+async fn a_running_command_keeps_the_sandbox_from_being_idle() {
+    let mut inside = Inside::new().await;
+    let idle = async |caller: &mut Caller, chat: &str| {
+        caller.ask(request(1, "sandbox.get", &json!({ "chat_id": chat }))).await["result"]["held_until"].clone()
+    };
+    let mut other = inside.service.connect().await;
+    let params = json!({ "command": "read a", "stream": true, "stdin_follows": true });
+    let line = inside.line(1, "sandbox.exec", params);
+    inside.caller.send(line).await;
+    let command = inside.caller.answer().await["params"]["command_id"].clone();
+    assert_ne!(idle(&mut other, &inside.chat).await, Value::Null, "it is held");
+    other.ask(inside.line(2, "sandbox.input", json!({ "command_id": command, "end": true }))).await;
+    inside.rest().await;
+    assert_eq!(idle(&mut other, &inside.chat).await, Value::Null, "nobody holds it any more");
+}
+
+#[tokio::test]
+async fn what_cannot_be_started_says_why() {
+    let mut inside = Inside::new().await;
+    let answer = inside.ask("sandbox.exec", json!({ "command": ["no-such-program"] })).await;
+    assert_eq!((kind(&answer), &answer["error"]["data"]["details"]["errno"]), ("command_not_started", &json!(2)));
+    let answer = inside.ask("sandbox.exec", json!({ "command": "true", "cwd": "/none" })).await;
+    assert!(answer["error"]["message"].as_str().expect("a message").contains("/none"), "{answer}");
+    for (params, field) in [
+        (json!({}), "command"),
+        (json!({ "command": [] }), "command"),
+        (json!({ "command": 1 }), "command"),
+        (json!({ "command": "a\u{0}b" }), "command"),
+        (json!({ "command": "x".repeat(200_000) }), "command"),
+        (json!({ "command": "true", "stdin": "a", "stdin_base64": "" }), "stdin"),
+        (json!({ "command": "true", "stdin_base64": "%" }), "stdin_base64"),
+        (json!({ "command": "true", "timeout": 0 }), "timeout"),
+        (json!({ "command": "true", "max_output": 1u64 << 40 }), "max_output"),
+        (json!({ "command": "true", "env": { "A=B": "" } }), "env"),
+        (json!({ "command": "true", "cwd": "" }), "cwd"),
+        (json!({ "command": "true", "on_disconnect": "never" }), "on_disconnect"),
+    ] {
+        let answer = inside.ask("sandbox.exec", params).await;
+        assert_eq!(kind(&answer), "invalid_params", "{answer}");
+        assert_eq!(answer["error"]["data"]["details"]["field"], field, "{answer}");
+    }
+}
+
+#[tokio::test]
+async fn files_are_written_as_a_whole_and_read_in_parts() {
+    let mut inside = Inside::new().await;
+    let path = inside.path("a/b.txt");
+    let written = inside.ask("sandbox.write_file", json!({ "path": path, "text": "hello", "mode": 0o640 })).await;
+    assert_eq!(kind(&written), "file_error");
+    assert_eq!(written["error"]["data"]["details"]["reason"], "not_found");
+    let params = json!({ "path": path, "text": "hello world", "mode": 0o640, "parents": true });
+    assert_eq!(inside.ask("sandbox.write_file", params).await["result"], json!({}));
+    let read = inside.ask("sandbox.read_file", json!({ "path": path, "offset": 6, "length": 3 })).await;
+    let read = &read["result"];
+    assert_eq!((&read["text"], &read["bytes"], &read["size"]), (&json!("wor"), &json!(3), &json!(11)), "{read}");
+    assert_eq!((&read["mode"], &read["kind"]), (&json!(0o640), &json!("file")));
+
+    let bytes: Vec<u8> = (0..=255).cycle().take(3 << 20).collect();
+    let line = inside.line(2, "sandbox.write_file", json!({ "path": path, "follows": true }));
+    inside.caller.send(line).await;
+    let transfer = inside.caller.answer().await["params"]["command_id"].clone();
+    for (index, chunk) in bytes.chunks(500_000).enumerate() {
+        assert_eq!(std::fs::read(&path).expect("a file"), b"hello world", "it is replaced at the end");
+        let end = index == bytes.len() / 500_000;
+        let params = json!({ "command_id": transfer, "base64": STANDARD.encode(chunk), "end": end });
+        let line = inside.line(4, "sandbox.input", params);
+        inside.caller.send(line).await;
+        let answered = inside.caller.answer().await;
+        if end && answered["id"] == 2 {
+            inside.caller.answer().await;
+        } else {
+            assert_eq!(answered["result"], json!({}));
+        }
+    }
+    eventually("it is written", async || std::fs::read(&path).expect("a file") == bytes).await;
+    let mut caller = inside.service.connect().await;
+    std::mem::swap(&mut inside.caller, &mut caller);
+    assert_eq!(std::fs::read(&path).expect("a file"), bytes);
+    let line = inside.line(3, "sandbox.read_file", json!({ "path": path, "stream": true }));
+    inside.caller.send(line).await;
+    let (told, answer) = inside.rest().await;
+    let mut read = Vec::new();
+    for message in told {
+        assert_eq!(message["params"]["offset"], read.len());
+        read.extend(STANDARD.decode(message["params"]["base64"].as_str().expect("not UTF-8")).expect("base64"));
+    }
+    assert!(read == bytes && answer["result"]["bytes"] == bytes.len(), "{answer}");
+}
+
+#[tokio::test]
+async fn files_are_listed_moved_and_removed() {
+    let mut inside = Inside::new().await;
+    let (one, two) = (inside.path("one"), inside.path("two"));
+    for (method, params) in [
+        ("sandbox.make_directory", json!({ "path": one })),
+        ("sandbox.write_file", json!({ "path": format!("{one}/f"), "text": "" })),
+        ("sandbox.move_file", json!({ "from": one, "to": two })),
+    ] {
+        assert_eq!(inside.ask(method, params).await["result"], json!({}), "{method}");
+    }
+    let listed = inside.ask("sandbox.list_files", json!({ "path": two })).await["result"].clone();
+    assert_eq!((&listed["files"][0]["name"], &listed["truncated"]), (&json!("f"), &json!(false)), "{listed}");
+    assert_eq!(inside.ask("sandbox.stat_file", json!({ "path": two })).await["result"]["kind"], "directory");
+    let refused = inside.ask("sandbox.remove_file", json!({ "path": two })).await;
+    assert_eq!(refused["error"]["data"]["details"]["reason"], "not_empty");
+    assert_eq!(inside.ask("sandbox.remove_file", json!({ "path": two, "recursive": true })).await["result"], json!({}));
+    let gone = inside.ask("sandbox.stat_file", json!({ "path": two })).await;
+    assert_eq!(gone["error"]["data"]["details"]["reason"], "not_found");
+    for path in ["", "a\u{0}"] {
+        assert_eq!(kind(&inside.ask("sandbox.stat_file", json!({ "path": path })).await), "invalid_params");
+    }
+}
+
+#[tokio::test]
+async fn without_a_sandbox_there_is_no_inside() {
+    let mut inside = Inside::new().await;
+    inside.chat = chat();
+    assert_eq!(kind(&inside.ask("sandbox.exec", json!({ "command": "true" })).await), "sandbox_not_found");
+    assert_eq!(kind(&inside.ask("sandbox.read_file", json!({ "path": "/" })).await), "sandbox_not_found");
+}
