@@ -7,6 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use sandboxd::protocol::error::{Error, Kind};
+use sandboxd::protocol::inside::file_reason::FileReason;
+use sandboxd::protocol::inside::{DEFAULT_OUTPUT, MAX_ARGUMENTS, MAX_FILES, MAX_OUTPUT, MAX_READ};
 use sandboxd::protocol::method::Method;
 use sandboxd::protocol::params::{DEFAULT_PAGE, MAX_DURATION, MAX_PAGE};
 use sandboxd::protocol::request::Id;
@@ -18,13 +20,13 @@ use sandboxd_actors::outcome::{Death, Launch, NotSaved, Outcome, SandboxError, S
 use sandboxd_actors::reconciler::plan::Because;
 use sandboxd_actors::sandbox::{Reason, Status};
 use serde_json::{Value, json};
-use support::{Service, request};
+use support::{Caller, Service, request};
 use tokio::io::AsyncWriteExt;
 
 const DOCUMENT: &str = include_str!("../docs/protocol.md");
 
 /// What differs from one run to the next: only its type is compared.
-const VOLATILE: [&str; 20] = [
+const VOLATILE: [&str; 26] = [
     "session_id",
     "container_id",
     "ip",
@@ -44,6 +46,12 @@ const VOLATILE: [&str; 20] = [
     "host",
     "engine.kind",
     "volume_host_path",
+    "command_id",
+    "duration",
+    "age",
+    "uid",
+    "gid",
+    "modified_at",
     // Of a health's answer: a chat is counted until it has retired.
     "sandboxes",
 ];
@@ -88,12 +96,22 @@ fn messages(section: &str) -> Vec<Value> {
         .collect()
 }
 
-/// Requests, each with its answer.
+/// Requests, each with its answer. What has no id is sent on top of that.
 fn examples(section: &str) -> Vec<(Value, Value)> {
-    // What has no id is sent on top of the answer.
-    let blocks: Vec<Value> = messages(section).into_iter().filter(|message| message.get("id").is_some()).collect();
-    assert!(blocks.len().is_multiple_of(2), "an example is a request and its answer");
-    blocks.chunks(2).map(|pair| (pair[0].clone(), pair[1].clone())).collect()
+    let messages = messages(section);
+    let requests = messages.iter().filter(|message| is_request(message));
+    let answer = |request: &Value| {
+        let answers = messages.iter().filter(|message| !is_request(message) && message.get("id") == request.get("id"));
+        let answers: Vec<_> = answers.collect();
+        assert_eq!(answers.len(), 1, "{request} has one answer");
+        answers[0].clone()
+    };
+    requests.map(|request| (request.clone(), answer(request))).collect()
+}
+
+/// And not an answer or a notification.
+fn is_request(message: &Value) -> bool {
+    message.get("id").is_some() && message.get("method").is_some()
 }
 
 fn words<const N: usize>(known: [&str; N]) -> BTreeSet<String> {
@@ -104,29 +122,114 @@ fn words<const N: usize>(known: [&str; N]) -> BTreeSet<String> {
 
 #[tokio::test]
 async fn every_example_is_answered_as_documented() {
+    // Shown on the side, or ended by the end of the connection; both have tests of their own.
+    let watch = messages(method_section(Method::EventsWatch))[0]["id"].clone();
+    let elsewhere = |message: &Value| {
+        let method = message["method"].as_str().unwrap_or_default();
+        method.starts_with("events.") || method == "sandbox.missed" || message.get("id") == Some(&watch)
+    };
     let service = Service::start().await;
-    let mut caller = service.connect().await;
-    let mut played = BTreeSet::new();
-    let mut lease = Value::Null;
-    for (mut request, documented) in examples(DOCUMENT) {
+    let mut player = Player { caller: service.connect().await, volume: &service.volume, early: vec![], ids: vec![] };
+    for message in messages(DOCUMENT).iter().filter(|message| !elsewhere(message)) {
+        if is_request(message) { player.ask(message).await } else { player.hear(message).await }
+    }
+    assert_eq!(player.early, Vec::<Value>::new(), "nothing else is sent");
+    let documented = examples(DOCUMENT);
+    let played = documented.iter().map(|(request, _)| request["method"].as_str().expect("a method").to_owned());
+    assert_eq!(played.collect::<BTreeSet<_>>(), words(Method::ALL.map(Method::name)), "each method has an example");
+}
+
+/// Plays the document on one connection, where several requests may be under way.
+struct Player<'a> {
+    caller: Caller,
+    /// What the document calls `/volume`, as the sandbox sees it.
+    volume: &'a str,
+    /// Heard before its turn.
+    early: Vec<Value>,
+    /// As documented, and as they really are.
+    ids: Vec<(Value, Value)>,
+}
+
+impl Player<'_> {
+    async fn ask(&mut self, request: &Value) {
+        let inside = format!("{}/", self.volume);
+        let mut request: Value = serde_json::from_str(&request.to_string().replace("/volume/", &inside)).expect("JSON");
         if let Some(volume) = request.pointer_mut("/params/volume_host_path") {
-            *volume = json!(service.volume);
+            *volume = json!(self.volume);
         }
-        if let Some(held) = request.pointer_mut("/params/lease_id") {
-            *held = lease.take();
+        for name in ["lease_id", "command_id"] {
+            if let Some(id) = request.pointer_mut(&format!("/params/{name}"))
+                && let Some((_, real)) = self.ids.iter().find(|(documented, _)| documented == id)
+            {
+                *id = real.clone();
+            }
         }
-        played.insert(request["method"].as_str().expect("a method").to_owned());
-        if request["method"] == Method::EventsWatch.name() {
-            // It is answered at the end of its connection; see below.
-            continue;
-        }
-        let answer = caller.ask(format!("{request}\n")).await;
-        assert_alike("", &documented, &answer);
-        if let Some(held) = answer.pointer("/result/lease_id") {
-            lease = held.clone();
+        self.caller.send(format!("{request}\n")).await;
+    }
+
+    async fn hear(&mut self, documented: &Value) {
+        let same = |message: &Value| {
+            let of = |message: &Value| (message.get("id").cloned(), message["params"]["id"].clone());
+            message.get("method") == documented.get("method") && of(message) == of(documented)
+        };
+        let heard = loop {
+            if let Some(index) = self.early.iter().position(same) {
+                break self.early.remove(index);
+            }
+            let line = self.caller.line().await.expect("an answer, not the end");
+            self.early.push(serde_json::from_str(&line.replace(self.volume, "/volume")).expect("JSON"));
+        };
+        assert_alike("", documented, &heard);
+        for path in ["/result/lease_id", "/result/command_id", "/params/command_id"] {
+            self.ids.extend(documented.pointer(path).cloned().zip(heard.pointer(path).cloned()));
         }
     }
-    assert_eq!(played, words(Method::ALL.map(Method::name)), "each method has an example");
+}
+
+#[tokio::test]
+async fn what_a_detached_command_printed_too_much_is_told_as_documented() {
+    let service = Service::start().await;
+    let mut caller = service.connect().await;
+    let chat = support::chat();
+    caller.ask(service.create(1, &chat)).await;
+    let params = json!({ "chat_id": chat, "command": "head -c 3000000 /dev/zero", "detach": true });
+    let command = caller.ask(request(2, "sandbox.exec", &params)).await["result"]["command_id"].clone();
+    loop {
+        let listed = caller.ask(request(3, "sandbox.commands", &json!({ "chat_id": chat }))).await;
+        if listed["result"]["commands"][0]["running"] == false {
+            break;
+        }
+    }
+    let documented = messages(method_section(Method::SandboxAttach)).pop().expect("a notification");
+    let id = documented["params"]["id"].as_u64().expect("a number");
+    let params = json!({ "chat_id": chat, "command_id": command, "stream": true });
+    assert_eq!(caller.ask(request(id, "sandbox.attach", &params)).await["method"], "sandbox.started");
+    let mut missed = caller.answer().await;
+    assert!(missed["params"]["bytes"].as_u64() > Some(1_900_000), "{missed}");
+    missed["params"]["bytes"] = documented["params"]["bytes"].clone();
+    assert_alike("", &documented, &missed);
+}
+
+#[test]
+fn the_documented_notifications_from_inside_are_those_of_the_examples() {
+    let mut shown: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for message in messages(section("## Methods")).iter().filter(|message| message.get("id").is_none()) {
+        let method = message["method"].as_str().expect("a method");
+        if method.starts_with("sandbox.") {
+            let params = message["params"].as_object().expect("an object").keys().filter(|name| *name != "id");
+            shown.entry(method.to_owned()).or_default().extend(params.cloned());
+        }
+    }
+    let rows = table(section("## Inside a sandbox"), "| notification | further params | meaning |");
+    for row in &rows {
+        let params = shown.remove(row[0].trim_matches('`')).unwrap_or_else(|| panic!("no example: {row:?}"));
+        let documented: BTreeSet<_> = quoted(&row[1]).into_iter().collect();
+        // Bytes are in the one field or in the other.
+        assert!(params.is_subset(&documented), "{row:?}");
+        let absent: BTreeSet<_> = documented.difference(&params).map(String::as_str).collect();
+        assert!(absent.is_subset(&BTreeSet::from(["text", "base64"])), "{row:?}");
+    }
+    assert_eq!(shown, BTreeMap::new(), "not documented");
 }
 
 #[tokio::test]
@@ -158,7 +261,7 @@ async fn a_watch_brings_what_is_documented() {
 
     let section = method_section(Method::EventsWatch);
     let fields = first_column(&table(section, "| of an event | type | meaning |"));
-    assert_covers(&fields, &event["params"]["event"]);
+    assert_covers(&fields, std::slice::from_ref(&event["params"]["event"]));
     for (row, shown) in table(section, "| notification | further params | meaning |").iter().zip([watching, event, gap])
     {
         assert_eq!(row[0].trim_matches('`'), shown["method"]);
@@ -217,25 +320,41 @@ async fn the_documented_parameters_are_those_of_the_code() {
 fn the_documented_results_are_those_of_the_examples() {
     const FIELDS: &str = "| field | type | meaning |";
     let of_a_sandbox = first_column(&table(section("## A sandbox"), FIELDS));
+    let of_a_file = first_column(&table(section("### A file"), FIELDS));
+    let of_a_command = table(method_section(Method::SandboxCommands), "| of a command | type | meaning |");
+    let of_a_command = first_column(&of_a_command);
+    let named = of_a_file.iter().cloned().chain(["name".to_owned()]).collect();
     for method in Method::ALL {
         let section = method_section(method);
         let mut documented = first_column(&table(section, FIELDS));
         if section.contains("**Result**: [a sandbox](#a-sandbox)") {
             documented.extend(of_a_sandbox.clone());
         }
-        for result in examples(section).iter().filter_map(|(_, answer)| answer.get("result")) {
-            assert_covers(&documented, result);
-            for sandbox in result.get("sandboxes").and_then(Value::as_array).into_iter().flatten() {
-                assert_covers(&of_a_sandbox, sandbox);
+        if section.contains("**Result**: [a file](#a-file)") {
+            documented.extend(of_a_file.clone());
+        }
+        if section.contains("**Result**: as for [`sandbox.exec`](#sandboxexec)") {
+            documented.extend(first_column(&table(method_section(Method::SandboxExec), FIELDS)));
+        }
+        let examples = examples(DOCUMENT).into_iter().filter(|(request, _)| request["method"] == method.name());
+        let results: Vec<_> = examples.filter_map(|(_, answer)| answer.get("result").cloned()).collect();
+        if !results.is_empty() {
+            assert_covers(&documented, &results);
+        }
+        for (list, documented) in [("sandboxes", &of_a_sandbox), ("files", &named), ("commands", &of_a_command)] {
+            for item in results.iter().filter_map(|result| result.get(list)?.as_array()).flatten() {
+                assert_covers(documented, std::slice::from_ref(item));
             }
         }
     }
 }
 
-/// Every value is documented, and everything documented is there.
-fn assert_covers(documented: &BTreeSet<String>, result: &Value) {
+/// Every value is documented, and everything documented is in one of the results.
+fn assert_covers(documented: &BTreeSet<String>, results: &[Value]) {
     let (mut all, mut leaves) = (BTreeSet::new(), BTreeSet::new());
-    collect_paths("", result, &mut all, &mut leaves);
+    for result in results {
+        collect_paths("", result, &mut all, &mut leaves);
+    }
     assert!(leaves.is_subset(documented), "not documented: {:?}", leaves.difference(documented));
     assert!(documented.is_subset(&all), "not answered: {:?}", documented.difference(&all));
 }
@@ -264,6 +383,11 @@ fn the_documented_words_are_those_of_the_code() {
     assert_eq!(
         first_column(&table(sandbox, "| reason | meaning |")),
         Reason::ALL.iter().map(|reason| reason.as_str().to_owned()).collect()
+    );
+
+    assert_eq!(
+        first_column(&table(section("## Errors"), "| reason | meaning |")),
+        FileReason::ALL.iter().map(|reason| reason.as_str().to_owned()).collect()
     );
 
     let reconcile = method_section(Method::SystemReconcile);
@@ -306,6 +430,12 @@ fn the_documented_limits_are_those_of_the_code() {
         ("## Types", format!("at most {} (a year)", MAX_DURATION.as_secs())),
         ("### `sandbox.list`", format!("| {DEFAULT_PAGE} |")),
         ("### `sandbox.list`", format!("from 1 to {MAX_PAGE} |")),
+        ("### `sandbox.exec`", format!("at most {MAX_ARGUMENTS} bytes |")),
+        ("### `sandbox.exec`", format!("| {DEFAULT_OUTPUT} | bytes that are told")),
+        ("### `sandbox.exec`", format!("at most {MAX_OUTPUT} unless")),
+        ("### `sandbox.attach`", format!("| {DEFAULT_OUTPUT} |")),
+        ("### `sandbox.read_file`", format!("| {MAX_READ} | bytes to read at most; at most {MAX_READ} unless")),
+        ("### `sandbox.list_files`", format!("more than {MAX_FILES},")),
     ] {
         assert!(section(heading).contains(&text), "{heading}: {text}");
     }
@@ -414,6 +544,11 @@ fn every_error() -> Vec<Error> {
         Kind::SandboxNotFound.error("").with("chat_id", "c"),
         Kind::LineTooLong.error("").with("limit", 1),
         Kind::TooManyConnections.error("").with("limit", 1),
+        Kind::ShuttingDown.error("").with("command_id", 1),
+        Kind::InsideUnreachable.error("").with("chat_id", "c"),
+        Kind::CommandNotStarted.error("").with("chat_id", "c").with("errno", 2),
+        Kind::CommandNotFound.error("").with("chat_id", "c").with("command_id", 1),
+        Kind::FileError.error("").with("path", "/p").with("reason", "other"),
         Kind::ParseError.error(""),
         Kind::InvalidRequest.error(""),
         Kind::MethodNotFound.error(""),

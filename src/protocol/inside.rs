@@ -1,6 +1,7 @@
 //! Work inside a sandbox: what is asked for, and what is told of it.
 
 pub mod answer;
+pub mod file_reason;
 mod params;
 
 use std::collections::BTreeMap;
@@ -20,6 +21,9 @@ pub const MAX_OUTPUT: usize = 16 << 20;
 
 /// What one answer holds of a file.
 pub const MAX_READ: u64 = 16 << 20;
+
+/// Files that one answer tells of.
+pub const MAX_FILES: usize = 10_000;
 
 /// The system takes no longer argument, and init no longer request.
 pub const MAX_ARGUMENTS: usize = 128 << 10;

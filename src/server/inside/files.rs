@@ -9,11 +9,9 @@ use super::{Desk, unexpected};
 use crate::interiors::conversation::{Conversation, ConversationError, Said};
 use crate::protocol::error::{Error, Kind};
 use crate::protocol::inside::answer::{Done, FileFields, Files, InsideAnswer, ReadFile};
-use crate::protocol::inside::{Inside, whole_characters};
+use crate::protocol::inside::file_reason::FileReason;
+use crate::protocol::inside::{Inside, MAX_FILES, whole_characters};
 use crate::protocol::notification::Notification;
-
-/// Files that one answer tells of.
-const MAX_FILES: usize = 10_000;
 
 impl Desk<'_> {
     pub(super) async fn file(&self, chat: ChatId, call: Inside) -> Result<InsideAnswer, Error> {
@@ -162,18 +160,9 @@ async fn list(mut conversation: Conversation) -> Result<InsideAnswer, Conversati
 
 fn of_file(path: &str, error: ConversationError) -> Error {
     let ConversationError::Failed(Failure { errno, message }) = error else { return unexpected(Err(error)) };
-    use rustix::io::Errno;
-    let reason = match Errno::from_raw_os_error(errno) {
-        Errno::NOENT => "not_found",
-        Errno::ACCESS | Errno::PERM => "permission_denied",
-        Errno::ROFS => "read_only",
-        Errno::EXIST => "exists",
-        Errno::ISDIR => "is_a_directory",
-        Errno::NOTDIR => "not_a_directory",
-        Errno::NOTEMPTY => "not_empty",
-        Errno::NOSPC | Errno::DQUOT => "no_space",
-        _ => "other",
-    };
     let message = String::from_utf8_lossy(&message.0).into_owned();
-    Kind::FileError.error(format!("{path}: {message}")).with("path", path).with("reason", reason)
+    Kind::FileError
+        .error(format!("{path}: {message}"))
+        .with("path", path)
+        .with("reason", FileReason::of(errno).as_str())
 }
