@@ -41,7 +41,7 @@ use crate::profiles::{self, ProfileError, Profiles};
 use crate::server::access::{Access, Allowed, UnknownAccount};
 use crate::server::accounts::Accounts;
 use crate::server::handler::Handler;
-use crate::server::inside::{Steering, keep_all};
+use crate::server::inside::{Steering, Syncs, keep_all};
 use crate::server::listener::{BindError, Listener, SocketOptions};
 use crate::server::{Limits, Server};
 use crate::systemd;
@@ -175,6 +175,7 @@ impl Service {
             clock: Arc::new(SystemClock),
             max_lease: config.leases.max,
             steering: Steering::default(),
+            syncs: Syncs::default(),
             started: Instant::now(),
         };
         let server = Server::new(handler, limits(config), access);

@@ -4,6 +4,7 @@
 #[path = "support/in_process.rs"]
 mod support;
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use base64::Engine as _;
@@ -314,6 +315,96 @@ async fn files_are_listed_moved_and_removed() {
     for path in ["", "a\u{0}"] {
         assert_eq!(kind(&inside.ask("sandbox.stat_file", json!({ "path": path })).await), "invalid_params");
     }
+}
+
+#[tokio::test]
+async fn what_may_write_waits_in_order_for_a_sync_and_what_reads_does_not() {
+    let mut inside = Inside::new().await;
+    let (go, path) = (inside.path("go"), inside.path("f"));
+    std::fs::write(&path, "old").expect("written");
+    let sync = format!("while ! test -e {go}; do sleep 0.01; done; printf synced > {path}");
+    let line = inside.line(1, "sandbox.exec", json!({ "command": sync, "sync": true }));
+    inside.caller.send(line).await;
+    for (id, text) in [(2, "first"), (3, "second")] {
+        let line = inside.line(id, "sandbox.write_file", json!({ "path": path, "text": text }));
+        inside.caller.send(line).await;
+    }
+    let line = inside.line(4, "sandbox.exec", json!({ "command": format!("cat {path}") }));
+    inside.caller.send(line).await;
+    let read = inside.ask("sandbox.read_file", json!({ "path": path })).await;
+    assert_eq!(read["result"]["text"], "old", "reads go at once");
+    let listed = inside.ask("sandbox.commands", json!({})).await["result"].clone();
+    assert_eq!(listed["sync"]["state"], "running", "{listed}");
+    assert_eq!(listed["sync"]["command_id"], listed["commands"][0]["command_id"], "{listed}");
+    let again = inside.ask("sandbox.exec", json!({ "command": "true", "sync": true })).await;
+    assert_eq!(kind(&again), "busy");
+    std::fs::write(go, "").expect("written");
+    let mut answers = BTreeMap::new();
+    for _ in 0..4 {
+        let answer = inside.caller.answer().await;
+        answers.insert(answer["id"].as_u64().expect("a number"), answer["result"].clone());
+    }
+    assert_eq!(answers[&1]["exit_code"], 0);
+    assert_eq!(answers[&4]["stdout"]["text"], "second", "after both: {answers:?}");
+    assert_eq!(std::fs::read_to_string(path).expect("a file"), "second");
+}
+
+#[tokio::test]
+async fn a_sandbox_is_created_with_a_sync_and_an_identity() {
+    let mut inside = Inside::new().await;
+    inside.chat = chat();
+    let (go, path) = (inside.path("go"), inside.path("f"));
+    let mut create: Value = serde_json::from_str(&inside.service.create(1, &inside.chat)).expect("JSON");
+    let sync = format!("while ! test -e {go}; do sleep 0.01; done; printf synced > {path}");
+    create["params"]["sync"] = json!({ "command": sync, "timeout": 30 });
+    create["params"]["git"] = json!({ "name": "A. Uthor", "email": "a@example.org" });
+    let created = inside.caller.ask(format!("{create}\n")).await;
+    assert_eq!(created["result"]["outcome"], "created", "{created}");
+    let line = inside.line(2, "sandbox.write_file", json!({ "path": path, "text": "mine" }));
+    inside.caller.send(line).await;
+    let reused = inside.service.connect().await.ask(format!("{create}\n")).await;
+    assert_eq!(reused["result"]["outcome"], "reused", "it is not brought up to date again");
+    assert!(inside.caller.is_silent(), "the write waits");
+    std::fs::write(go, "").expect("written");
+    assert_eq!(inside.caller.answer().await["result"], json!({}));
+    assert_eq!(std::fs::read_to_string(path).expect("a file"), "mine");
+
+    for (field, value, named) in [
+        ("sync", json!({}), "sync"),
+        ("sync", json!({ "command": [] }), "sync.command"),
+        ("sync", json!({ "git": { "directory": "/x", "branch": "--upload-pack=x" } }), "sync.git.branch"),
+        ("git", json!({ "name": " ", "email": "a@example.org" }), "git.name"),
+    ] {
+        let mut create = create.clone();
+        create["params"][field] = value;
+        let refused = inside.caller.ask(format!("{create}\n")).await;
+        assert_eq!(refused["error"]["data"]["details"]["field"], named, "{refused}");
+    }
+}
+
+#[tokio::test]
+async fn a_sync_that_fails_is_seen_and_refuses_what_has_waited_for_it() {
+    let mut inside = Inside::new().await;
+    let (go, path) = (inside.path("go"), inside.path("f"));
+    let sync = format!("while ! test -e {go}; do sleep 0.01; done; exit 3");
+    let lines = inside.line(1, "sandbox.exec", json!({ "command": sync, "sync": true }))
+        + &inside.line(2, "sandbox.write_file", json!({ "path": path, "text": "x" }));
+    inside.caller.send(lines).await;
+    eventually("it runs", async || {
+        let mut other = inside.service.connect().await;
+        let listed = other.ask(inside.line(1, "sandbox.commands", json!({}))).await;
+        !listed["result"]["commands"].as_array().expect("a list").is_empty()
+    })
+    .await;
+    std::fs::write(go, "").expect("written");
+    let mut answers = [inside.caller.answer().await, inside.caller.answer().await];
+    answers.sort_by_key(|answer| answer["id"].as_u64());
+    assert_eq!(answers[0]["result"]["exit_code"], 3);
+    assert_eq!(kind(&answers[1]), "sync_failed");
+    let listed = inside.ask("sandbox.commands", json!({})).await["result"].clone();
+    assert_eq!(listed["sync"]["state"], "failed", "{listed}");
+    let written = inside.ask("sandbox.write_file", json!({ "path": path, "text": "x" })).await;
+    assert_eq!(written["result"], json!({}), "whoever asks now has been told");
 }
 
 #[tokio::test]

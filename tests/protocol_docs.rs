@@ -548,6 +548,7 @@ fn every_error() -> Vec<Error> {
         Kind::InsideUnreachable.error("").with("chat_id", "c"),
         Kind::CommandNotStarted.error("").with("chat_id", "c").with("errno", 2),
         Kind::CommandNotFound.error("").with("chat_id", "c").with("command_id", 1),
+        Kind::SyncFailed.error("").with("chat_id", "c"),
         Kind::FileError.error("").with("path", "/p").with("reason", "other"),
         Kind::ParseError.error(""),
         Kind::InvalidRequest.error(""),

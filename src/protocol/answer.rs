@@ -8,7 +8,7 @@ use std::fmt::Display;
 use sandboxd_actors::clock::Timestamp;
 use sandboxd_actors::engine::{EngineError, EngineIdentity};
 use sandboxd_actors::ids::{ChatId, LeaseId};
-use sandboxd_actors::outcome::{Created, Deletion, Page};
+use sandboxd_actors::outcome::{Created, Deletion, Outcome, Page};
 use sandboxd_actors::reconciler::Report;
 use sandboxd_actors::sandbox::Sandbox;
 use serde::{Serialize, Serializer};
@@ -46,6 +46,13 @@ pub enum Answer {
     Info(Info),
     Reconciled(Report),
     Inside(InsideAnswer),
+}
+
+impl Answer {
+    /// Whether it tells of a sandbox that was not there before.
+    pub fn is_of_a_new_sandbox(&self) -> bool {
+        matches!(self, Answer::Created { created, .. } if created.outcome != Outcome::Reused)
+    }
 }
 
 impl Serialize for Answer {

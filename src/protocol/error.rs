@@ -38,6 +38,7 @@ pub enum Kind {
     CommandNotStarted,
     CommandNotFound,
     FileError,
+    SyncFailed,
     EngineUnavailable,
     ImageNotFound,
     ReadinessTimeout,
@@ -49,7 +50,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    pub const ALL: [Kind; 25] = [
+    pub const ALL: [Kind; 26] = [
         Kind::ParseError,
         Kind::InvalidRequest,
         Kind::MethodNotFound,
@@ -67,6 +68,7 @@ impl Kind {
         Kind::CommandNotStarted,
         Kind::CommandNotFound,
         Kind::FileError,
+        Kind::SyncFailed,
         Kind::EngineUnavailable,
         Kind::ImageNotFound,
         Kind::ReadinessTimeout,
@@ -96,6 +98,7 @@ impl Kind {
             Kind::CommandNotStarted => "command_not_started",
             Kind::CommandNotFound => "command_not_found",
             Kind::FileError => "file_error",
+            Kind::SyncFailed => "sync_failed",
             Kind::EngineUnavailable => "engine_unavailable",
             Kind::ImageNotFound => "image_not_found",
             Kind::ReadinessTimeout => "readiness_timeout",
@@ -126,6 +129,7 @@ impl Kind {
             Kind::CommandNotStarted => -32041,
             Kind::CommandNotFound => -32042,
             Kind::FileError => -32043,
+            Kind::SyncFailed => -32044,
             Kind::EngineUnavailable => -32010,
             Kind::ImageNotFound => -32011,
             Kind::ReadinessTimeout => -32012,
@@ -157,6 +161,17 @@ impl Kind {
 impl Error {
     pub fn invalid_params(field: &str, message: impl std::fmt::Display) -> Error {
         Kind::InvalidParams.error(format!("{field}: {message}")).with("field", field)
+    }
+
+    /// Of a field that is itself part of another.
+    pub(super) fn within(self, outer: &str) -> Error {
+        match self.details.get("field").and_then(Value::as_str) {
+            Some(field) => {
+                let message = self.message.strip_prefix(field).and_then(|message| message.strip_prefix(": "));
+                Error::invalid_params(&format!("{outer}.{field}"), message.unwrap_or(&self.message))
+            }
+            None => self,
+        }
     }
 
     pub fn with(mut self, name: &str, value: impl Into<Value>) -> Error {

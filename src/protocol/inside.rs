@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::error::Error;
 
-pub(super) use params::parse;
+pub(super) use params::{SyncFields, parse};
 
 /// What is kept of each of a command's outputs for its answer, unless the request says otherwise.
 pub const DEFAULT_OUTPUT: usize = 1 << 20;
@@ -84,6 +84,28 @@ pub enum Inside {
     },
 }
 
+impl Inside {
+    /// Whether it may change something, and so has to wait while the sandbox is brought up to date.
+    pub fn may_write(&self) -> bool {
+        match self {
+            Inside::Exec(exec) => !exec.sync,
+            Inside::WriteFile { .. }
+            | Inside::MakeDirectory { .. }
+            | Inside::RemoveFile { .. }
+            | Inside::MoveFile { .. } => true,
+            // What runs already, runs.
+            Inside::Attach { .. }
+            | Inside::Commands
+            | Inside::Kill { .. }
+            | Inside::Input { .. }
+            | Inside::Resize { .. }
+            | Inside::ReadFile { .. }
+            | Inside::ListFiles { .. }
+            | Inside::StatFile { .. } => false,
+        }
+    }
+}
+
 /// Names a command in its sandbox. Small enough for languages whose numbers are all floating.
 pub type CommandId = u64;
 
@@ -99,6 +121,8 @@ pub struct Exec {
     pub terminal: Option<(u16, u16)>,
     /// Nobody waits for it.
     pub detached: bool,
+    /// It brings the sandbox up to date: whatever else may write waits for its end.
+    pub sync: bool,
 }
 
 #[derive(Debug, PartialEq, Eq)]

@@ -10,14 +10,14 @@ use sandboxd_actors::ids::{AgentId, ChatId, LeaseId, ProfileName};
 use serde::Deserialize;
 
 use super::error::{Error, Kind};
-use super::inside::{self, Inside};
+use super::inside::{self, Exec, Inside, SyncFields};
 use super::method::Method;
 use super::request::Text;
 
 /// What a caller asks for, as far as it can be checked without knowing this host.
 #[derive(Debug, PartialEq)]
 pub enum Call {
-    Create(Create),
+    Create(Box<Create>),
     Get(ChatId),
     List { after: Option<ChatId>, limit: usize },
     Renew { chat: ChatId, ttl: Duration },
@@ -42,6 +42,8 @@ pub struct Create {
     pub environment: Environment,
     pub ttl: Option<Duration>,
     pub idle_timeout: Option<Duration>,
+    /// What is run in a new sandbox before anything else may write.
+    pub sync: Option<Box<Exec>>,
 }
 
 /// Which events somebody wants to see.
@@ -67,7 +69,9 @@ impl Call {
             return Ok(Call::Inside(chat, inside));
         }
         match method {
-            Method::SandboxCreate => fields::<CreateFields<'_>>(params)?.checked().map(Call::Create),
+            Method::SandboxCreate => {
+                fields::<CreateFields<'_>>(params)?.checked().map(|create| Call::Create(Box::new(create)))
+            }
             Method::SandboxGet => fields::<ChatFields<'_>>(params)?.checked().map(Call::Get),
             Method::SandboxDelete => fields::<ChatFields<'_>>(params)?.checked().map(Call::Delete),
             Method::SandboxList => fields::<ListFields<'_>>(params)?.checked(),
@@ -117,19 +121,55 @@ struct CreateFields<'a> {
     env: Option<BTreeMap<String, String>>,
     ttl: Option<f64>,
     idle_timeout: Option<f64>,
+    git: Option<GitIdentity>,
+    sync: Option<SyncFields>,
+}
+
+/// Whom commits in the sandbox are by.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct GitIdentity {
+    name: String,
+    email: String,
+}
+
+impl GitIdentity {
+    /// As git takes it from the environment, which every command in the sandbox has.
+    fn variables(self) -> Result<[(&'static str, String); 4], Error> {
+        for (field, value) in [("git.name", &self.name), ("git.email", &self.email)] {
+            if value.trim().is_empty() || value.contains(['\0', '\n', '<', '>']) {
+                let message = "must not be blank, nor contain a line break or an angle bracket";
+                return Err(Error::invalid_params(field, message));
+            }
+        }
+        let Self { name, email } = self;
+        Ok([
+            ("GIT_AUTHOR_NAME", name.clone()),
+            ("GIT_AUTHOR_EMAIL", email.clone()),
+            ("GIT_COMMITTER_NAME", name),
+            ("GIT_COMMITTER_EMAIL", email),
+        ])
+    }
 }
 
 impl CreateFields<'_> {
     fn checked(self) -> Result<Create, Error> {
+        let mut environment =
+            Environment::checked(self.env.unwrap_or_default()).map_err(|error| Error::invalid_params("env", error))?;
+        if let Some(identity) = self.git {
+            for (name, value) in identity.variables()? {
+                environment = environment.with(name, &value);
+            }
+        }
         Ok(Create {
             chat: required("chat_id", self.chat_id)?,
             agent: required("agent_id", self.agent_id)?,
             volume: required("volume_host_path", self.volume_host_path)?,
             profile: optional("profile", self.profile)?,
-            environment: Environment::checked(self.env.unwrap_or_default())
-                .map_err(|error| Error::invalid_params("env", error))?,
+            environment,
             ttl: duration("ttl", self.ttl)?,
             idle_timeout: duration("idle_timeout", self.idle_timeout)?,
+            sync: self.sync.map(SyncFields::checked).transpose()?,
         })
     }
 }

@@ -11,12 +11,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use sandboxd_actors::ids::ChatId;
 use tokio::net::UnixStream;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
 use super::access::Role;
 use super::handler::Handler;
+use super::inside::Order;
 use super::leases::Leases;
 use super::lines::{Line, Lines};
 use super::measure::Measures;
@@ -24,8 +26,9 @@ use super::outbox::{Outbox, Ticket};
 use super::watch::Watch;
 use super::{Limits, limit_fields};
 use crate::protocol::error::{Error, Kind};
+use crate::protocol::inside::{Exec, Inside};
 use crate::protocol::method::Method;
-use crate::protocol::params::Call;
+use crate::protocol::params::{Call, Create};
 use crate::protocol::request::{self, Id, Request};
 
 /// What all connections have in common.
@@ -148,14 +151,33 @@ impl Connection {
             Call::Watch(watch) if ticket.wants_answer() => {
                 Work::Watch(Watch::begin(shared.handler.sandboxes.journal(), watch))
             }
+            Call::Inside(chat, inside) => {
+                let order = Order::of(&shared.handler.syncs, chat, &inside);
+                Work::Inside(chat, inside, order)
+            }
+            Call::Create(create) if create.sync.is_some() => Work::Create(create),
             call => Work::Call(call),
         };
         let work = async move {
             let outcome = match work {
                 Work::Watch(watch) => watch.run(&ticket, &ending).await,
-                Work::Call(Call::Inside(chat, inside)) => {
-                    let shutdown = &shared.shutdown;
-                    Box::pin(shared.handler.desk(&ticket, &gone, shutdown).handle(chat, inside)).await
+                Work::Inside(chat, inside, order) => match order {
+                    Ok(order) => {
+                        let desk = shared.handler.desk(Some(&ticket), &gone, &shared.shutdown);
+                        Box::pin(desk.handle(chat, inside, order)).await
+                    }
+                    Err(error) => Err(error),
+                },
+                Work::Create(mut create) => {
+                    let (chat, sync) = (create.chat, create.sync.take());
+                    let outcome =
+                        shared.handler.handle(Call::Create(create), &leases, limit_fields(&shared.limits)).await;
+                    if let (Ok(answer), Some(sync)) = (&outcome, sync)
+                        && answer.is_of_a_new_sandbox()
+                    {
+                        bring_up_to_date(&shared, chat, sync);
+                    }
+                    outcome
                 }
                 Work::Call(call) => shared.handler.handle(call, &leases, limit_fields(&shared.limits)).await,
             };
@@ -177,6 +199,23 @@ impl Connection {
     }
 }
 
+/// Runs the sync that a sandbox was created with. Its place is taken before the create is answered, so that whatever its
+/// caller writes then comes after it.
+fn bring_up_to_date(shared: &Arc<Shared>, chat: ChatId, sync: Box<Exec>) {
+    let inside = Inside::Exec(sync);
+    // Creates that were one are one sync.
+    let Ok(order) = Order::of(&shared.handler.syncs, chat, &inside) else { return };
+    let shared = Arc::clone(shared);
+    tokio::spawn(async move {
+        // Whoever asked for it may go away.
+        let nobody = CancellationToken::new();
+        let desk = shared.handler.desk(None, &nobody, &shared.shutdown);
+        if let Err(error) = Box::pin(desk.handle(chat, inside, order)).await {
+            tracing::warn!(chat.id = %chat, error = error.message, "a sandbox was not brought up to date");
+        }
+    });
+}
+
 /// Whether the other side has closed, not only said that it will send no more.
 fn is_hung_up(socket: &OwnedFd) -> bool {
     let mut polled = [PollFd::new(socket, PollFlags::empty())];
@@ -186,5 +225,8 @@ fn is_hung_up(socket: &OwnedFd) -> bool {
 
 enum Work {
     Call(Call),
+    /// With something to be done in the sandbox that it makes.
+    Create(Box<Create>),
+    Inside(ChatId, Inside, Result<Order, Error>),
     Watch(Watch),
 }

@@ -15,7 +15,7 @@ use sandboxd_actors::sandbox::Sandbox;
 use sandboxd_actors::sandboxes::Sandboxes;
 use tokio_util::sync::CancellationToken;
 
-use super::inside::{Desk, Steering};
+use super::inside::{Desk, Steering, Syncs};
 use super::leases::Leases;
 use super::outbox::Ticket;
 use crate::host_paths::VolumePolicy;
@@ -41,6 +41,7 @@ pub struct Handler {
     /// The longest lease that is given.
     pub max_lease: Duration,
     pub steering: Steering,
+    pub syncs: Syncs,
     pub started: Instant,
 }
 
@@ -55,7 +56,7 @@ impl Handler {
     pub(super) async fn handle(&self, call: Call, leases: &Leases, limits: LimitFields) -> Result<Answer, Error> {
         match call {
             Call::Create(create) => {
-                let request = self.resolve(create)?;
+                let request = self.resolve(*create)?;
                 let created = self.sandboxes.create(request).await?;
                 Ok(Answer::Created { created, now: self.clock.now() })
             }
@@ -71,7 +72,11 @@ impl Handler {
                 leases.forget(lease);
                 Ok(self.seen(sandbox))
             }
-            Call::Delete(chat) => Ok(Answer::Deletion(chat, self.sandboxes.delete(chat).await?)),
+            Call::Delete(chat) => {
+                let deletion = self.sandboxes.delete(chat).await?;
+                self.syncs.forget(chat);
+                Ok(Answer::Deletion(chat, deletion))
+            }
             Call::List { after, limit } => {
                 let page = self.sandboxes.list(after, limit).await?;
                 let list = List::of(page, self.clock.now());
@@ -92,12 +97,12 @@ impl Handler {
 
     pub(super) fn desk<'a>(
         &'a self,
-        ticket: &'a Ticket,
+        ticket: Option<&'a Ticket>,
         gone: &'a CancellationToken,
         shutdown: &'a CancellationToken,
     ) -> Desk<'a> {
-        let Handler { sandboxes, interiors, steering, max_lease, .. } = self;
-        Desk { sandboxes, interiors, steering, max_lease: *max_lease, ticket, gone, shutdown }
+        let Handler { sandboxes, interiors, steering, syncs, max_lease, .. } = self;
+        Desk { sandboxes, interiors, steering, syncs, max_lease: *max_lease, ticket, gone, shutdown }
     }
 
     fn seen(&self, sandbox: Sandbox) -> Answer {

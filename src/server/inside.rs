@@ -7,6 +7,7 @@ mod exec;
 mod files;
 mod keeping;
 mod steering;
+mod syncs;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,25 +18,50 @@ use sandboxd_actors::sandbox::Sandbox;
 use sandboxd_actors::sandboxes::Sandboxes;
 use tokio_util::sync::CancellationToken;
 
-use super::outbox::Ticket;
+use super::outbox::{Closed, Ticket};
 use crate::interiors::conversation::{Conversation, ConversationError};
 use crate::interiors::{Interior, InteriorsOnDisk, Unreachable};
 use crate::protocol::answer::Answer;
 use crate::protocol::error::{Error, Kind};
 use crate::protocol::inside::answer::{Commands, Done, InsideAnswer};
 use crate::protocol::inside::{CommandId, Inside};
+use crate::protocol::notification::Notification;
 
 pub use keeping::keep_all;
 pub use steering::Steering;
+pub use syncs::Syncs;
+pub(super) use syncs::{Barrier, Place};
+
+/// Where a request inside stands among the others of its chat, settled when it arrived.
+#[derive(Debug)]
+pub(super) struct Order {
+    /// It has to wait for this.
+    place: Option<Place>,
+    /// Others have to wait for it.
+    barrier: Option<Barrier>,
+}
+
+impl Order {
+    pub(super) fn of(syncs: &Syncs, chat: ChatId, inside: &Inside) -> Result<Self, Error> {
+        let place = if inside.may_write() { syncs.queue(chat) } else { None };
+        let barrier = match inside {
+            Inside::Exec(exec) if exec.sync => Some(syncs.begin(chat)?),
+            _ => None,
+        };
+        Ok(Self { place, barrier })
+    }
+}
 
 /// What a request inside needs of the service.
 pub(super) struct Desk<'a> {
     pub(super) sandboxes: &'a Sandboxes,
     pub(super) interiors: &'a InteriorsOnDisk,
     pub(super) steering: &'a Steering,
+    pub(super) syncs: &'a Syncs,
     /// The longest that a sandbox is held open at a time.
     pub(super) max_lease: Duration,
-    pub(super) ticket: &'a Ticket,
+    /// Absent where the service works for itself.
+    pub(super) ticket: Option<&'a Ticket>,
     /// The caller is gone.
     pub(super) gone: &'a CancellationToken,
     /// The service shuts down.
@@ -43,9 +69,23 @@ pub(super) struct Desk<'a> {
 }
 
 impl Desk<'_> {
-    pub(super) async fn handle(&self, chat: ChatId, inside: Inside) -> Result<Answer, Error> {
+    /// In its turn, if others have to write first.
+    pub(super) async fn handle(
+        &self,
+        chat: ChatId,
+        inside: Inside,
+        Order { place, barrier }: Order,
+    ) -> Result<Answer, Error> {
+        let turn = match place {
+            Some(place) => Some(place.turn().await?),
+            None => None,
+        };
         let answer = match inside {
-            Inside::Exec(exec) => self.exec(chat, *exec).await?,
+            Inside::Exec(exec) => {
+                // Commands run beside each other, also those that have waited.
+                drop(turn);
+                self.exec(chat, *exec, barrier).await?
+            }
             Inside::Attach { command, output } => self.attach(chat, command, output).await?,
             Inside::Input { command, bytes, end } => {
                 self.steering.of(chat, command)?.input(bytes, end).await?;
@@ -56,7 +96,9 @@ impl Desk<'_> {
                 InsideAnswer::Done(Done {})
             }
             Inside::Commands => match self.ask(chat, Request::Commands {}).await?.answer().await {
-                Ok(Event::Commands { commands }) => InsideAnswer::Commands(Commands::from(commands)),
+                Ok(Event::Commands { commands }) => {
+                    InsideAnswer::Commands(Commands::of(commands, self.syncs.describe(chat)))
+                }
                 other => return Err(unexpected(other)),
             },
             Inside::Kill { command, signal } => {
@@ -73,6 +115,14 @@ impl Desk<'_> {
             file => self.file(chat, file).await?,
         };
         Ok(Answer::Inside(answer))
+    }
+
+    /// Tells the caller something ahead of the answer.
+    async fn notify(&self, notification: Notification<'_>) -> Result<(), Closed> {
+        match self.ticket {
+            Some(ticket) => ticket.notify(notification).await,
+            None => Ok(()),
+        }
     }
 
     /// Whoever works inside uses the sandbox.

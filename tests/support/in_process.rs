@@ -18,7 +18,7 @@ use sandboxd::probe::NetworkProbe;
 use sandboxd::server::access::{Access, Allowed};
 use sandboxd::server::accounts::Accounts;
 use sandboxd::server::handler::Handler;
-use sandboxd::server::inside::Steering;
+use sandboxd::server::inside::{Steering, Syncs};
 use sandboxd::server::listener::{Listener, SocketOptions};
 use sandboxd::server::{Limits, Server};
 use sandboxd_actors::chat::{Rules, TeardownLimits, World};
@@ -107,6 +107,7 @@ impl Service {
             clock: Arc::new(SystemClock),
             max_lease: MAX_LEASE,
             steering: Steering::default(),
+            syncs: Syncs::default(),
             started: Instant::now(),
         };
         let access = Access::new(allowed, Accounts::of_host()).expect("no names");

@@ -22,6 +22,18 @@ pub struct Ended {
     pub missed: u64,
 }
 
+impl Ended {
+    /// Why it is no success, if it is none.
+    pub fn failure(&self) -> Option<String> {
+        match (self.end.exit_code, self.end.signal) {
+            (Some(0), _) => None,
+            _ if self.end.timed_out => Some("it took too long".to_owned()),
+            (Some(code), _) => Some(format!("it ended with code {code}")),
+            (None, signal) => Some(format!("it was ended by signal {}", signal.unwrap_or_default())),
+        }
+    }
+}
+
 /// Exactly one of code and signal is there.
 #[derive(Debug, Serialize)]
 pub struct End {
@@ -80,6 +92,17 @@ pub struct Started {
 #[derive(Debug, Serialize)]
 pub struct Commands {
     commands: Vec<CommandFields>,
+    /// The last one in this sandbox that the service has seen begin.
+    sync: Option<SyncFields>,
+}
+
+/// How far the sandbox is up to date.
+#[derive(Debug, Serialize)]
+pub struct SyncFields {
+    pub state: &'static str,
+    pub command_id: Option<CommandId>,
+    /// Why it failed.
+    pub message: Option<String>,
 }
 
 #[derive(Debug, Serialize)]
@@ -93,8 +116,8 @@ struct CommandFields {
     end: Option<End>,
 }
 
-impl From<Vec<CommandFacts>> for Commands {
-    fn from(commands: Vec<CommandFacts>) -> Self {
+impl Commands {
+    pub fn of(commands: Vec<CommandFacts>, sync: Option<SyncFields>) -> Self {
         let fields = |command: CommandFacts| CommandFields {
             command_id: command.id,
             command: command.arguments.iter().map(lossy).collect(),
@@ -103,7 +126,7 @@ impl From<Vec<CommandFacts>> for Commands {
             running: command.ending.is_none(),
             end: command.ending.as_ref().map(End::from),
         };
-        Self { commands: commands.into_iter().map(fields).collect() }
+        Self { commands: commands.into_iter().map(fields).collect(), sync }
     }
 }
 

@@ -49,7 +49,7 @@ pub(in crate::protocol) fn parse(method: Method, params: &str) -> Result<Option<
     }))
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, Default)]
 #[serde(deny_unknown_fields)]
 struct ExecFields<'a> {
     #[serde(borrow)]
@@ -65,6 +65,7 @@ struct ExecFields<'a> {
     stream: Option<bool>,
     on_disconnect: Option<OnDisconnect>,
     detach: Option<bool>,
+    sync: Option<bool>,
     terminal: Option<Terminal>,
 }
 
@@ -91,8 +92,12 @@ struct Terminal {
 }
 
 impl ExecFields<'_> {
-    fn checked(self) -> Result<(ChatId, Inside), Error> {
-        let chat = required("chat_id", self.chat_id)?;
+    fn checked(mut self) -> Result<(ChatId, Inside), Error> {
+        let chat = required("chat_id", self.chat_id.take())?;
+        Ok((chat, Inside::Exec(Box::new(self.exec()?))))
+    }
+
+    fn exec(self) -> Result<Exec, Error> {
         let arguments = match self.command {
             None => return Err(Error::invalid_params("command", "is required")),
             Some(Command::Line(line)) => vec!["/bin/sh".to_owned(), "-c".to_owned(), line],
@@ -132,11 +137,63 @@ impl ExecFields<'_> {
             output: output(self.stream, self.max_output, self.on_disconnect)?,
             terminal: self.terminal.map(|terminal| (terminal.rows, terminal.columns)),
             detached: self.detach.unwrap_or_default(),
+            sync: self.sync.unwrap_or_default(),
         };
         if exec.detached && exec.input != Input::None {
             return Err(Error::invalid_params("detach", "a detached command has no standard input"));
         }
-        Ok((chat, Inside::Exec(Box::new(exec))))
+        if exec.detached && exec.sync {
+            return Err(Error::invalid_params("sync", "a detached command cannot be waited for"));
+        }
+        Ok(exec)
+    }
+}
+
+/// The sync of a create: a command, or a branch to be fetched.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(in crate::protocol) struct SyncFields {
+    command: Option<Command>,
+    git: Option<GitBranch>,
+    cwd: Option<String>,
+    timeout: Option<f64>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct GitBranch {
+    directory: String,
+    branch: String,
+    remote: Option<String>,
+}
+
+impl GitBranch {
+    /// What is on the branch replaces what is in the directory. The names are arguments, never part of the line.
+    fn command(self) -> Result<Command, Error> {
+        const LINE: &str = r#"git -C "$1" fetch --quiet "$2" "$3" && git -C "$1" reset --quiet --hard FETCH_HEAD"#;
+        let remote = self.remote.unwrap_or_else(|| "origin".to_owned());
+        for (field, name) in [("sync.git.branch", &self.branch), ("sync.git.remote", &remote)] {
+            if name.is_empty() || name.starts_with('-') || name.contains(char::is_whitespace) {
+                return Err(Error::invalid_params(field, format!("{name:?} is no name")));
+            }
+        }
+        let directory = plain_path("sync.git.directory", self.directory)?;
+        let words = ["/bin/sh", "-c", LINE, "sync"].map(str::to_owned).into_iter();
+        Ok(Command::Arguments(words.chain([directory, remote, self.branch]).collect()))
+    }
+}
+
+impl SyncFields {
+    pub(in crate::protocol) fn checked(self) -> Result<Box<Exec>, Error> {
+        let command = match (self.command, self.git) {
+            (Some(command), None) => command,
+            (None, Some(branch)) => branch.command()?,
+            _ => return Err(Error::invalid_params("sync", "either command or git is required")),
+        };
+        let exec = ExecFields { command: Some(command), cwd: self.cwd, timeout: self.timeout, ..ExecFields::default() };
+        let mut exec = exec.exec().map_err(|error| error.within("sync"))?;
+        exec.sync = true;
+        Ok(Box::new(exec))
     }
 }
 

@@ -11,28 +11,38 @@ use sandboxd_actors::sandboxes::Sandboxes;
 
 use super::keeping::keep;
 use super::steering::{Steer, Wheel};
-use super::{Desk, of_command, unexpected};
+use super::{Barrier, Desk, of_command, unexpected};
 use crate::interiors::conversation::{Conversation, ConversationError, Listening, Said, Speaking};
 use crate::protocol::error::{Error, Kind};
 use crate::protocol::inside::answer::{Ended, InsideAnswer, Printed, Started};
 use crate::protocol::inside::{CommandId, Exec, Input, Output, whole_characters};
 use crate::protocol::notification::Notification;
-use crate::server::outbox::{Closed, Ticket};
+use crate::server::outbox::Closed;
 
 /// How long the end of a command that was killed is waited for.
 const KILL_LIMIT: Duration = Duration::from_secs(5);
 
 impl Desk<'_> {
-    pub(super) async fn exec(&self, chat: ChatId, exec: Exec) -> Result<InsideAnswer, Error> {
+    pub(super) async fn exec(&self, chat: ChatId, exec: Exec, barrier: Option<Barrier>) -> Result<InsideAnswer, Error> {
         let held = Held::take(self.sandboxes, chat, self.max_lease).await?;
-        let outcome = self.run(chat, exec, &held).await;
+        let id = self.steering.new_command();
+        if let Some(barrier) = &barrier {
+            barrier.runs_as(id);
+        }
+        let outcome = self.run(chat, id, exec, &held).await;
+        if let Some(barrier) = barrier {
+            barrier.lift(match &outcome {
+                Ok(InsideAnswer::Ended(ended)) => ended.failure().map_or(Ok(()), Err),
+                Ok(_) => Ok(()),
+                Err(error) => Err(error.message.clone()),
+            });
+        }
         held.release().await;
         outcome
     }
 
-    async fn run(&self, chat: ChatId, exec: Exec, held: &Held<'_>) -> Result<InsideAnswer, Error> {
-        let Exec { arguments, directory, environment, input, timeout, output, terminal, detached } = exec;
-        let id = self.steering.new_command();
+    async fn run(&self, chat: ChatId, id: CommandId, exec: Exec, held: &Held<'_>) -> Result<InsideAnswer, Error> {
+        let Exec { arguments, directory, environment, input, timeout, output, terminal, detached, .. } = exec;
         let command = Run {
             id,
             arguments: arguments.into_iter().map(Bytes::from).collect(),
@@ -90,9 +100,9 @@ impl Desk<'_> {
     ) -> Result<InsideAnswer, Error> {
         let Conversation { mut listening, mut speaking } = conversation;
         let mut wheel = self.steering.take(chat, id);
-        let mut told = Told::new(id, output, self.ticket);
+        let mut told = Told::new(id, output, self);
         if (output.stream || input == Input::Follows)
-            && self.ticket.notify(Notification::Started { command: id }).await.is_err()
+            && self.notify(Notification::Started { command: id }).await.is_err()
         {
             self.gone.cancelled().await;
         }
@@ -179,7 +189,7 @@ async fn steer(wheel: &mut Wheel<'_>, speaking: &mut Speaking, input: Input) -> 
 struct Told<'a> {
     command: CommandId,
     output: Output,
-    ticket: &'a Ticket,
+    desk: &'a Desk<'a>,
     streams: [Stream; 2],
     /// Not kept while nobody listened.
     missed: u64,
@@ -196,8 +206,8 @@ struct Stream {
 const NAMES: [&str; 2] = ["stdout", "stderr"];
 
 impl<'a> Told<'a> {
-    fn new(command: CommandId, output: Output, ticket: &'a Ticket) -> Self {
-        Self { command, output, ticket, streams: Default::default(), missed: 0 }
+    fn new(command: CommandId, output: Output, desk: &'a Desk<'a>) -> Self {
+        Self { command, output, desk, streams: Default::default(), missed: 0 }
     }
 
     async fn listen(&mut self, listening: &mut Listening) -> Result<Ending, Stop> {
@@ -208,7 +218,7 @@ impl<'a> Told<'a> {
                 Said::Event(Event::Missed { bytes }) => {
                     self.missed += bytes;
                     if self.output.stream {
-                        self.ticket.notify(Notification::Missed { command: self.command, bytes }).await?;
+                        self.desk.notify(Notification::Missed { command: self.command, bytes }).await?;
                     }
                 }
                 Said::Event(Event::Ended { ending }) => {
@@ -256,7 +266,7 @@ impl<'a> Told<'a> {
             return Ok(());
         }
         let output = Notification::Output { command: self.command, stream: NAMES[which], bytes };
-        Ok(self.ticket.notify(output).await?)
+        Ok(self.desk.notify(output).await?)
     }
 
     fn printed(self) -> [Printed; 2] {

@@ -69,7 +69,7 @@ impl Desk<'_> {
         let Conversation { mut listening, mut speaking } = conversation;
         let transfer = self.steering.new_command();
         let mut wheel = self.steering.take(chat, transfer);
-        self.ticket.notify(Notification::Started { command: transfer }).await.map_err(|_| gone())?;
+        self.notify(Notification::Started { command: transfer }).await.map_err(|_| gone())?;
         let receiving = async {
             loop {
                 if let Steer::Input { bytes, end } = wheel.turned().await {
@@ -115,7 +115,7 @@ impl Desk<'_> {
                 let offset = start + read - kept.len() as u64;
                 let rest = kept.split_off(whole);
                 let notified =
-                    kept.is_empty() || self.ticket.notify(Notification::Data { offset, bytes: &kept }).await.is_ok();
+                    kept.is_empty() || self.notify(Notification::Data { offset, bytes: &kept }).await.is_ok();
                 if !notified {
                     return Err(ConversationError::Broken);
                 }

@@ -1,0 +1,219 @@
+//! While a chat's sandbox is brought up to date, nothing else is written in it.
+//!
+//! What only reads goes at once. Whatever may write waits, in the order in which it was asked for, until the sync has
+//! ended; then each goes in its turn. Should the sync fail, those that have waited for it are refused: they would build on
+//! what is not there. Whoever asks after that has been told.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use sandboxd_actors::ids::ChatId;
+use tokio::sync::oneshot;
+
+use crate::protocol::error::{Error, Kind};
+use crate::protocol::inside::CommandId;
+use crate::protocol::inside::answer::SyncFields;
+
+#[derive(Debug, Clone, Default)]
+pub struct Syncs(Arc<Mutex<HashMap<ChatId, Sync>>>);
+
+#[derive(Debug)]
+struct Sync {
+    state: State,
+    command: Option<CommandId>,
+    waiting: VecDeque<oneshot::Sender<Result<Turn, Error>>>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum State {
+    Running,
+    /// It is over, and one of those that waited has its turn.
+    Ending,
+    Done,
+    Failed(String),
+}
+
+impl Syncs {
+    /// Begins one, unless one is under way.
+    pub(in crate::server) fn begin(&self, chat: ChatId) -> Result<Barrier, Error> {
+        let mut syncs = self.state();
+        if let Some(Sync { state: State::Running | State::Ending, .. }) = syncs.get(&chat) {
+            let message = format!("the sandbox of chat {chat} is being brought up to date already");
+            return Err(Kind::Busy.error(message).with("chat_id", chat.to_string()));
+        }
+        syncs.insert(chat, Sync { state: State::Running, command: None, waiting: VecDeque::new() });
+        Ok(Barrier { syncs: self.clone(), chat, outcome: Err("it was given up".to_owned()) })
+    }
+
+    /// A place in the queue, if there is one. To be taken in the order of the requests.
+    pub(in crate::server) fn queue(&self, chat: ChatId) -> Option<Place> {
+        let mut syncs = self.state();
+        let sync = syncs.get_mut(&chat)?;
+        if !matches!(sync.state, State::Running | State::Ending) {
+            return None;
+        }
+        let (sender, receiver) = oneshot::channel();
+        sync.waiting.push_back(sender);
+        Some(Place(receiver))
+    }
+
+    /// Nothing is left of the chat's sandbox.
+    pub(in crate::server) fn forget(&self, chat: ChatId) {
+        let mut syncs = self.state();
+        if let Some(Sync { state: State::Done | State::Failed(_), .. }) = syncs.get(&chat) {
+            syncs.remove(&chat);
+        }
+    }
+
+    pub(super) fn describe(&self, chat: ChatId) -> Option<SyncFields> {
+        let syncs = self.state();
+        let Sync { state, command, .. } = syncs.get(&chat)?;
+        let (state, message) = match state {
+            State::Running => ("running", None),
+            State::Ending | State::Done => ("done", None),
+            State::Failed(message) => ("failed", Some(message.clone())),
+        };
+        Some(SyncFields { state, command_id: *command, message })
+    }
+
+    fn end(&self, chat: ChatId, outcome: Result<(), String>) {
+        let mut syncs = self.state();
+        let Some(sync) = syncs.get_mut(&chat) else { return };
+        match outcome {
+            Ok(()) => {
+                sync.state = State::Ending;
+                drop(syncs);
+                self.next(chat);
+            }
+            Err(message) => {
+                let error = Kind::SyncFailed
+                    .error(format!("the sandbox was not brought up to date: {message}"))
+                    .with("chat_id", chat.to_string());
+                for waiting in sync.waiting.drain(..) {
+                    let _ = waiting.send(Err(error.clone()));
+                }
+                sync.state = State::Failed(message);
+            }
+        }
+    }
+
+    /// Lets the next one go. Those that come meanwhile wait for their turn like the others.
+    fn next(&self, chat: ChatId) {
+        loop {
+            let waiting = {
+                let mut syncs = self.state();
+                let Some(sync) = syncs.get_mut(&chat).filter(|sync| sync.state == State::Ending) else { return };
+                let Some(waiting) = sync.waiting.pop_front() else {
+                    sync.state = State::Done;
+                    return;
+                };
+                waiting
+            };
+            match waiting.send(Ok(Turn { syncs: Some(self.clone()), chat })) {
+                // Nobody waits for it any more. It is passed over here, not by its end.
+                Err(Ok(mut unwanted)) => drop(unwanted.syncs.take()),
+                _ => return,
+            }
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, HashMap<ChatId, Sync>> {
+        // No panic can leave the map half changed.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Held while a sync is under way. Dropped without an outcome, it has failed.
+#[derive(Debug)]
+pub(in crate::server) struct Barrier {
+    syncs: Syncs,
+    chat: ChatId,
+    outcome: Result<(), String>,
+}
+
+impl Barrier {
+    pub(super) fn runs_as(&self, command: CommandId) {
+        if let Some(sync) = self.syncs.state().get_mut(&self.chat) {
+            sync.command = Some(command);
+        }
+    }
+
+    pub(super) fn lift(mut self, outcome: Result<(), String>) {
+        self.outcome = outcome;
+    }
+}
+
+impl Drop for Barrier {
+    fn drop(&mut self) {
+        let outcome = std::mem::replace(&mut self.outcome, Ok(()));
+        self.syncs.end(self.chat, outcome);
+    }
+}
+
+#[derive(Debug)]
+pub(in crate::server) struct Place(oneshot::Receiver<Result<Turn, Error>>);
+
+impl Place {
+    pub(super) async fn turn(self) -> Result<Turn, Error> {
+        self.0.await.unwrap_or_else(|_| Err(Kind::Internal.error("the queue is gone")))
+    }
+}
+
+/// Held while it is one's turn to write.
+#[derive(Debug)]
+pub(super) struct Turn {
+    /// Absent for one that nobody took.
+    syncs: Option<Syncs>,
+    chat: ChatId,
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        if let Some(syncs) = self.syncs.take() {
+            syncs.next(self.chat);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures_util::FutureExt;
+
+    fn chat() -> ChatId {
+        "67e55044-10b1-426f-9247-bb680e5fe0c8".parse().expect("an id")
+    }
+
+    #[test]
+    fn those_that_wait_go_one_after_the_other_in_their_order() {
+        let syncs = Syncs::default();
+        assert!(syncs.queue(chat()).is_none(), "there is nothing to wait for");
+        let barrier = syncs.begin(chat()).expect("the first");
+        assert_eq!(syncs.begin(chat()).expect_err("the second").kind, Kind::Busy);
+        let [first, gone, second] = [(); 3].map(|()| syncs.queue(chat()).expect("a place"));
+        drop(gone);
+        let (mut first, mut second) = (Box::pin(first.turn()), Box::pin(second.turn()));
+        assert!((&mut first).now_or_never().is_none());
+        barrier.lift(Ok(()));
+        assert!((&mut second).now_or_never().is_none(), "it is not its turn");
+        let turn = (&mut first).now_or_never().expect("its turn").expect("it may write");
+        let late = syncs.queue(chat()).expect("others are still waiting");
+        drop(turn);
+        drop((&mut second).now_or_never().expect("its turn").expect("it may write"));
+        drop(late.turn().now_or_never().expect("its turn").expect("it may write"));
+        assert!(syncs.queue(chat()).is_none(), "it is over");
+    }
+
+    #[test]
+    fn a_failure_refuses_those_that_waited_and_nobody_after_them() {
+        let syncs = Syncs::default();
+        let barrier = syncs.begin(chat()).expect("the first");
+        let place = syncs.queue(chat()).expect("a place");
+        drop(barrier);
+        let refused = place.turn().now_or_never().expect("an answer").expect_err("it failed");
+        assert_eq!(refused.kind, Kind::SyncFailed);
+        assert!(syncs.queue(chat()).is_none());
+        assert_eq!(syncs.describe(chat()).expect("remembered").state, "failed");
+        assert!(syncs.begin(chat()).is_ok(), "it can be tried again");
+    }
+}
