@@ -3,6 +3,7 @@
 mod arguments;
 mod failure;
 mod following;
+mod inside;
 mod moment;
 mod tables;
 
@@ -18,16 +19,32 @@ use crate::client::{Client, ClientError};
 
 pub use arguments::Arguments;
 use arguments::Command;
-use failure::explain;
+use failure::{Trouble, explain};
 
-/// What the command's exit code says.
+/// What the exit code says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Exit {
-    Done = 0,
+    Done,
     /// The service refused the request or could not fulfil it; or it is not well.
-    Failed = 1,
-    CannotConnect = 3,
-    NotFound = 4,
+    Failed,
+    WrongUsage,
+    CannotConnect,
+    NotFound,
+    /// How a command in a sandbox ended, or why there is none.
+    Command(u8),
+}
+
+impl Exit {
+    fn code(self) -> u8 {
+        match self {
+            Exit::Done => 0,
+            Exit::Failed => 1,
+            Exit::WrongUsage => 2,
+            Exit::CannotConnect => 3,
+            Exit::NotFound => 4,
+            Exit::Command(code) => code,
+        }
+    }
 }
 
 /// Carries out one command.
@@ -43,10 +60,10 @@ pub async fn run(arguments: Arguments) -> ExitCode {
             exit
         }
     };
-    ExitCode::from(exit as u8)
+    ExitCode::from(exit.code())
 }
 
-async fn execute(arguments: &Arguments) -> Result<(Exit, String), ClientError> {
+async fn execute(arguments: &Arguments) -> Result<(Exit, String), Trouble> {
     let service = Service { client: Client::connect(&arguments.socket).await?, json: arguments.json };
     match &arguments.command {
         Command::Health => {
@@ -105,6 +122,7 @@ async fn execute(arguments: &Arguments) -> Result<(Exit, String), ClientError> {
             let report = service.call("system.reconcile", json!({ "dry_run": dry_run })).await?;
             Ok((Exit::Done, service.show(&report, tables::report)?))
         }
+        Command::Inside(inside) => inside::execute(&service, inside).await,
         Command::Delete { chat } => {
             let deletion = service.call("sandbox.delete", json!({ "chat_id": chat })).await?;
             let found = parsed::<Value>(&deletion)?["result"] == "deleted";
@@ -131,7 +149,11 @@ impl Service {
     }
 
     /// Programs get the result as the service sent it, people get a table of it.
-    fn show<T: DeserializeOwned>(&self, result: &RawValue, table: fn(T) -> String) -> Result<String, ClientError> {
+    fn show<T: DeserializeOwned>(
+        &self,
+        result: &RawValue,
+        table: impl FnOnce(T) -> String,
+    ) -> Result<String, ClientError> {
         if self.json { Ok(format!("{}\n", result.get())) } else { Ok(table(parsed(result)?)) }
     }
 

@@ -8,6 +8,7 @@ use clap::{Args, Parser, Subcommand};
 use serde_json::{Map, Value, json};
 
 use super::DEFAULT_SOCKET;
+use super::inside::Inside;
 
 const EXIT_CODES: &str = "\
 Exit codes:
@@ -16,6 +17,7 @@ Exit codes:
   2  wrong usage
   3  cannot connect to the service
   4  the chat has no sandbox
+exec, shell and attach exit as the command does; see their help.
 
 With --json, the result is printed as the service sent it, and an error is
 printed to standard error as a JSON object with code, message and data.";
@@ -88,6 +90,8 @@ pub(super) enum Command {
         #[arg(value_name = "LEASE")]
         lease: String,
     },
+    #[command(flatten)]
+    Inside(Inside),
     /// Remove the sandbox of a chat
     Delete {
         #[arg(value_name = "CHAT")]
@@ -164,7 +168,7 @@ impl Create {
     }
 }
 
-fn variable(text: &str) -> Result<(String, String), String> {
+pub(super) fn variable(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((name, value)) => Ok((name.to_owned(), value.to_owned())),
         None => std::env::var(text)
@@ -174,7 +178,7 @@ fn variable(text: &str) -> Result<(String, String), String> {
 }
 
 /// With a unit, or in seconds.
-fn duration(text: &str) -> Result<Duration, String> {
+pub(super) fn duration(text: &str) -> Result<Duration, String> {
     let seconds = text.parse().ok().map(Duration::try_from_secs_f64);
     match seconds {
         Some(duration) => duration.map_err(|error| error.to_string()),

@@ -1,11 +1,62 @@
 //! One line for what went wrong, with what to do about it.
 
-use std::io::ErrorKind;
+use std::fmt::Display;
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
 
+use super::arguments::Command;
 use super::{Arguments, Exit, shown};
 use crate::client::{ClientError, Failure};
 
-pub(super) fn explain(error: &ClientError, arguments: &Arguments) -> (Exit, String) {
+/// Why a command did not do what it was to do.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Trouble {
+    #[error(transparent)]
+    Service(#[from] ClientError),
+    #[error("{}: {error}", path.display())]
+    Local { path: PathBuf, error: io::Error },
+    #[error("signals cannot be caught: {0}")]
+    Signals(io::Error),
+    #[error("{0}")]
+    Usage(&'static str),
+}
+
+impl Trouble {
+    pub(super) fn local(path: &Path, error: io::Error) -> Self {
+        Trouble::Local { path: path.to_owned(), error }
+    }
+}
+
+pub(super) fn explain(trouble: &Trouble, arguments: &Arguments) -> (Exit, String) {
+    let (exit, message) = match trouble {
+        Trouble::Service(error) => of_service(error, arguments),
+        other => {
+            let exit = if matches!(other, Trouble::Usage(_)) { Exit::WrongUsage } else { Exit::Failed };
+            let message = if arguments.json { without_code(other) } else { format!("sandboxctl: {other}") };
+            (exit, message)
+        }
+    };
+    match &arguments.command {
+        Command::Inside(inside) if inside.exits_as_a_command() => (Exit::Command(not_run(trouble)), message),
+        _ => (exit, message),
+    }
+}
+
+/// As shells and engines tell it.
+fn not_run(trouble: &Trouble) -> u8 {
+    match trouble {
+        Trouble::Service(ClientError::Failed(Failure { data, .. })) if data.kind == "command_not_started" => {
+            let is_missing = data.details.get("errno").is_some_and(|errno| *errno == NOT_FOUND);
+            if is_missing { 127 } else { 126 }
+        }
+        _ => 125,
+    }
+}
+
+/// The system's number for a file that is not there.
+const NOT_FOUND: i32 = rustix::io::Errno::NOENT.raw_os_error();
+
+fn of_service(error: &ClientError, arguments: &Arguments) -> (Exit, String) {
     let exit = match error {
         ClientError::Connect { .. } => Exit::CannotConnect,
         ClientError::Failed(failure) if failure.data.kind == "sandbox_not_found" => Exit::NotFound,
@@ -32,8 +83,12 @@ pub(super) fn explain(error: &ClientError, arguments: &Arguments) -> (Exit, Stri
 fn as_json(error: &ClientError) -> String {
     match error {
         ClientError::Failed(failure) => serde_json::json!(failure).to_string(),
-        other => serde_json::json!({ "code": null, "message": other.to_string(), "data": null }).to_string(),
+        other => without_code(other),
     }
+}
+
+fn without_code(error: &impl Display) -> String {
+    serde_json::json!({ "code": null, "message": error.to_string(), "data": null }).to_string()
 }
 
 fn connect_hint(kind: ErrorKind, socket: &str) -> Option<String> {
@@ -53,6 +108,7 @@ fn failure_hint(failure: &Failure) -> Option<String> {
         "sandbox_conflict" => Some("use the same values, or delete the sandbox first".into()),
         "image_not_found" => Some("bring the image to the engine, or choose another profile".into()),
         "sandbox_delete_failed" => Some("it is tried again until it succeeds".into()),
+        "command_not_found" => Some("`sandboxctl ps` lists those there are".into()),
         "lease_not_found" => Some("it has ended, or was released".into()),
         "unauthorized" => Some("socket.allow_users and socket.allow_groups say who may".into()),
         "busy" => {
@@ -72,7 +128,7 @@ mod tests {
 
     fn explained(error: &ClientError, arguments: &[&str]) -> (Exit, String) {
         let arguments = ["sandboxctl", "--socket", "/s"].iter().chain(arguments).chain(&["health"]);
-        explain(error, &Arguments::parse_from(arguments))
+        of_service(error, &Arguments::parse_from(arguments))
     }
 
     fn failed(kind: &str, retryable: bool) -> ClientError {

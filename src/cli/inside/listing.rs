@@ -1,0 +1,149 @@
+//! Commands and files as tables.
+
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use serde::Deserialize;
+
+use crate::cli::moment::length;
+use crate::cli::tables::{finished, plain};
+
+#[derive(Debug, Deserialize)]
+pub(super) struct Started {
+    command_id: u64,
+}
+
+pub(super) fn started(started: Started) -> String {
+    format!("{}\n", started.command_id)
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct Commands {
+    commands: Vec<Command>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Command {
+    command_id: u64,
+    command: Vec<String>,
+    age: f64,
+    attached: bool,
+    end: Option<End>,
+}
+
+#[derive(Debug, Deserialize)]
+struct End {
+    exit_code: Option<i32>,
+    signal: Option<i32>,
+    timed_out: bool,
+}
+
+pub(super) fn commands(Commands { commands }: Commands) -> String {
+    if commands.is_empty() {
+        return "no commands\n".to_owned();
+    }
+    let mut table = plain();
+    table.add_row(["ID", "AGE", "STATE", "COMMAND"]);
+    for Command { command_id, command, age, attached, end } in commands {
+        let state = match end {
+            None if attached => "running, attached".to_owned(),
+            None => "running".to_owned(),
+            Some(End { timed_out: true, .. }) => "timed out".to_owned(),
+            Some(End { exit_code: Some(code), .. }) => format!("exited {code}"),
+            Some(End { signal, .. }) => format!("signal {}", signal.unwrap_or_default()),
+        };
+        let age = length(Duration::try_from_secs_f64(age).unwrap_or_default());
+        table.add_row([command_id.to_string(), age, state, printable(&command.join(" "))]);
+    }
+    finished(table)
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct Files {
+    files: Vec<File>,
+    truncated: bool,
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct File {
+    name: Option<String>,
+    kind: String,
+    size: u64,
+    mode: u32,
+    uid: u32,
+    gid: u32,
+    modified_at: DateTime<Utc>,
+    target: Option<String>,
+}
+
+pub(super) fn files(Files { mut files, truncated }: Files) -> String {
+    files.sort_by(|a, b| a.name.cmp(&b.name));
+    let mut table = plain();
+    for file in files {
+        add(&mut table, file);
+    }
+    let more = if truncated { "there are more\n" } else { "" };
+    finished(table) + more
+}
+
+pub(super) fn file(path: &str, file: File) -> String {
+    let mut table = plain();
+    add(&mut table, File { name: Some(path.to_owned()), ..file });
+    finished(table)
+}
+
+fn add(table: &mut comfy_table::Table, file: File) {
+    let File { name, kind, size, mode, uid, gid, modified_at, target } = file;
+    let name = printable(&name.unwrap_or_default());
+    let name = target.map_or_else(|| name.clone(), |target| format!("{name} -> {}", printable(&target)));
+    let at = modified_at.format("%Y-%m-%d %H:%M:%S").to_string();
+    table.add_row([permissions(&kind, mode), format!("{uid}:{gid}"), size.to_string(), at, name]);
+}
+
+/// As `ls` writes them.
+fn permissions(kind: &str, mode: u32) -> String {
+    let kind = match kind {
+        "directory" => 'd',
+        "symlink" => 'l',
+        "file" => '-',
+        _ => '?',
+    };
+    let bits = (0..9).rev().zip("rwxrwxrwx".chars());
+    let shown = bits.map(|(bit, letter)| if mode & (1 << bit) == 0 { '-' } else { letter });
+    std::iter::once(kind).chain(shown).collect()
+}
+
+/// Names are whatever somebody in the sandbox chose; they must not steer the terminal.
+fn printable(text: &str) -> String {
+    text.chars().flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_file_is_shown_as_ls_shows_it_and_cannot_steer_the_terminal() {
+        let file = json!({
+            "name": "a\u{1b}[2J", "kind": "symlink", "size": 5, "mode": 0o640, "uid": 1, "gid": 2,
+            "modified_at": "2026-01-31T09:31:00.000Z", "target": "b",
+        });
+        let shown = files(serde_json::from_value(json!({ "files": [file], "truncated": true })).expect("files"));
+        let lines: Vec<_> = shown.lines().collect();
+        assert_eq!(lines[0], "lrw-r-----  1:2  5  2026-01-31 09:31:00  a\\u{1b}[2J -> b");
+        assert_eq!(lines[1], "there are more");
+    }
+
+    #[test]
+    fn commands_are_shown_with_their_state() {
+        let command = |end| json!({ "command_id": 7, "command": ["sh", "-c", "x\ny"], "age": 61.5, "attached": false, "end": end });
+        let ended = json!({ "exit_code": null, "signal": 9, "timed_out": false });
+        let listed = json!({ "commands": [command(json!(null)), command(ended)] });
+        let shown = commands(serde_json::from_value(listed).expect("commands"));
+        let lines: Vec<_> = shown.lines().collect();
+        assert!(lines[1].ends_with("1m 1s  running   sh -c x\\ny"), "{shown}");
+        assert!(lines[2].contains("signal 9"), "{shown}");
+        assert_eq!(commands(Commands { commands: vec![] }), "no commands\n");
+    }
+}

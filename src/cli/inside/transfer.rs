@@ -1,0 +1,280 @@
+//! Files on their way into and out of a sandbox, in parts: neither side ever holds a whole one.
+
+use std::fs::{self, File, OpenOptions, Permissions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::progress::Progress;
+use super::running::content;
+use crate::cli::failure::Trouble;
+use crate::cli::{Exit, Service, parsed};
+use crate::client::{Client, ClientError, Stream};
+
+/// Sent at a time. In base64 it has to fit into a line.
+const CHUNK: usize = 256 << 10;
+
+const PERMISSIONS: u32 = 0o777;
+
+/// One end of a copy.
+#[derive(Debug, PartialEq)]
+enum Place<'a> {
+    Here(&'a Path),
+    Standard,
+    Sandbox { chat: &'a str, path: &'a str },
+}
+
+impl<'a> Place<'a> {
+    fn of(text: &'a str) -> Self {
+        match text.split_once(':') {
+            _ if text == "-" => Place::Standard,
+            Some((chat, path)) if uuid::Uuid::try_parse(chat).is_ok() => Place::Sandbox { chat, path },
+            _ => Place::Here(Path::new(text)),
+        }
+    }
+}
+
+pub(super) async fn copy(service: &Service, from: &str, to: &str, parents: bool) -> Result<(Exit, String), Trouble> {
+    match (Place::of(from), Place::of(to)) {
+        (Place::Sandbox { chat, path }, Place::Standard) => cat(service, chat, path).await,
+        (Place::Sandbox { chat, path }, Place::Here(to)) => download(service, chat, path, to).await,
+        (Place::Standard, Place::Sandbox { chat, path }) => {
+            let upload = Upload { chat, path, mode: None, parents };
+            upload.send(service, io::stdin(), "standard input", None).await
+        }
+        (Place::Here(from), Place::Sandbox { chat, path }) => {
+            let failed = |error| Trouble::local(from, error);
+            let file = File::open(from).map_err(failed)?;
+            let metadata = file.metadata().map_err(failed)?;
+            if metadata.is_dir() {
+                return Err(failed(io::ErrorKind::IsADirectory.into()));
+            }
+            let path = within(path, from);
+            let mode = metadata.is_file().then(|| metadata.permissions().mode() & PERMISSIONS);
+            let size = metadata.is_file().then_some(metadata.len());
+            let upload = Upload { chat, path: &path, mode, parents };
+            upload.send(service, file, from.to_string_lossy().as_ref(), size).await
+        }
+        _ => Err(Trouble::Usage("one of the two has to be in a sandbox, as CHAT:PATH, and the other one here")),
+    }
+}
+
+/// A path that ends with a slash names the directory that the file goes to.
+fn within(path: &str, from: &Path) -> String {
+    match from.file_name() {
+        Some(name) if path.ends_with('/') => format!("{path}{}", name.to_string_lossy()),
+        _ => path.to_owned(),
+    }
+}
+
+pub(super) async fn cat(service: &Service, chat: &str, path: &str) -> Result<(Exit, String), Trouble> {
+    let stdout = io::stdout().lock();
+    match receive(service, chat, path, stdout, &mut Progress::hidden()).await {
+        // A reader that has seen enough is no failure.
+        Err(Receiving::Local(error)) if error.kind() == io::ErrorKind::BrokenPipe => {}
+        Err(error) => return Err(error.at(Path::new("standard output"))),
+        Ok(_) => {}
+    }
+    Ok((Exit::Done, String::new()))
+}
+
+async fn download(service: &Service, chat: &str, path: &str, to: &Path) -> Result<(Exit, String), Trouble> {
+    let to = match Path::new(path).file_name() {
+        Some(name) if to.is_dir() => to.join(name),
+        _ => to.to_owned(),
+    };
+    let mut progress = Progress::new(&to.to_string_lossy(), size(service, chat, path).await, service.json);
+    let failed = |error| Trouble::local(&to, error);
+    if fs::metadata(&to).is_ok_and(|there| !there.is_file()) {
+        // A device or a pipe is not replaced, but written to.
+        let file = OpenOptions::new().write(true).open(&to).map_err(failed)?;
+        receive(service, chat, path, file, &mut progress).await.map_err(|error| error.at(&to))?;
+        return Ok((Exit::Done, String::new()));
+    }
+    let (draft, file) = Draft::beside(&to).map_err(failed)?;
+    let read = receive(service, chat, path, file, &mut progress).await.map_err(|error| error.at(&to))?;
+    draft.keep(&to, read.mode & PERMISSIONS).map_err(failed)?;
+    Ok((Exit::Done, String::new()))
+}
+
+/// For the progress alone: if it is not known, there is none.
+async fn size(service: &Service, chat: &str, path: &str) -> Option<u64> {
+    let facts: Value = service.client.call("sandbox.stat_file", json!({ "chat_id": chat, "path": path })).await.ok()?;
+    (facts["kind"] == "file").then(|| facts["size"].as_u64()).flatten()
+}
+
+/// A file that is not complete yet, and is not left behind.
+struct Draft(PathBuf);
+
+impl Draft {
+    fn beside(target: &Path) -> io::Result<(Self, File)> {
+        let mut name = std::ffi::OsString::from(".");
+        name.push(target.file_name().ok_or(io::ErrorKind::InvalidFilename)?);
+        name.push(format!(".{}", std::process::id()));
+        let draft = target.with_file_name(name);
+        let file = OpenOptions::new().write(true).create_new(true).open(&draft)?;
+        Ok((Self(draft), file))
+    }
+
+    fn keep(self, target: &Path, mode: u32) -> io::Result<()> {
+        fs::set_permissions(&self.0, Permissions::from_mode(mode))?;
+        fs::rename(&self.0, target)
+    }
+}
+
+impl Drop for Draft {
+    fn drop(&mut self) {
+        // Once it is in its place there is none any more.
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+#[derive(Debug, Deserialize)]
+struct ReadFile {
+    mode: u32,
+}
+
+enum Receiving {
+    Service(ClientError),
+    Local(io::Error),
+}
+
+impl Receiving {
+    fn at(self, path: &Path) -> Trouble {
+        match self {
+            Receiving::Service(error) => error.into(),
+            Receiving::Local(error) => Trouble::local(path, error),
+        }
+    }
+}
+
+impl From<ClientError> for Receiving {
+    fn from(error: ClientError) -> Self {
+        Receiving::Service(error)
+    }
+}
+
+async fn receive(
+    service: &Service,
+    chat: &str,
+    path: &str,
+    mut to: impl Write,
+    progress: &mut Progress,
+) -> Result<ReadFile, Receiving> {
+    #[derive(Deserialize)]
+    struct Part {
+        text: Option<String>,
+        base64: Option<String>,
+    }
+    let params = json!({ "chat_id": chat, "path": path, "stream": true });
+    let mut stream = service.client.stream("sandbox.read_file", params).await?;
+    while let Some(notification) = stream.next().await {
+        let Part { text, base64 } = parsed(&notification.params)?;
+        let bytes = content(text, base64)?;
+        to.write_all(&bytes).map_err(Receiving::Local)?;
+        progress.advance(bytes.len());
+    }
+    to.flush().map_err(Receiving::Local)?;
+    Ok(stream.end().await?)
+}
+
+struct Upload<'a> {
+    chat: &'a str,
+    path: &'a str,
+    mode: Option<u32>,
+    parents: bool,
+}
+
+impl Upload<'_> {
+    async fn send(
+        &self,
+        service: &Service,
+        from: impl Read,
+        name: &str,
+        size: Option<u64>,
+    ) -> Result<(Exit, String), Trouble> {
+        let Self { chat, path, mode, parents } = self;
+        let params = json!({ "chat_id": chat, "path": path, "follows": true, "mode": mode, "parents": parents });
+        let mut stream = service.client.stream("sandbox.write_file", params).await?;
+        let mut progress = Progress::new(name, size, service.json);
+        if let Some(transfer) = started(&mut stream).await? {
+            // What fails here is told in full by the answer.
+            match self.parts(&service.client, transfer, from, &mut progress).await {
+                Err(Receiving::Local(error)) => return Err(Trouble::local(Path::new(name), error)),
+                Ok(()) | Err(Receiving::Service(_)) => {}
+            }
+        }
+        let _: Value = stream.end().await?;
+        Ok((Exit::Done, String::new()))
+    }
+
+    async fn parts(
+        &self,
+        client: &Client,
+        transfer: u64,
+        mut from: impl Read,
+        progress: &mut Progress,
+    ) -> Result<(), Receiving> {
+        let mut buffer = vec![0; CHUNK];
+        loop {
+            let length = fill(&mut from, &mut buffer).map_err(Receiving::Local)?;
+            let (encoded, end) = (STANDARD.encode(&buffer[..length]), length < buffer.len());
+            let params = json!({ "chat_id": self.chat, "command_id": transfer, "base64": encoded, "end": end });
+            let _: Value = client.call("sandbox.input", params).await?;
+            progress.advance(length);
+            if end {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// Where the parts are to be sent. `None`: it failed, and the answer says why.
+async fn started(stream: &mut Stream) -> Result<Option<u64>, ClientError> {
+    #[derive(Deserialize)]
+    struct Started {
+        command_id: u64,
+    }
+    match stream.next().await {
+        Some(notification) => parsed::<Started>(&notification.params).map(|started| Some(started.command_id)),
+        None => Ok(None),
+    }
+}
+
+/// Less than the buffer holds only at the end.
+fn fill(from: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
+    let mut filled = 0;
+    while filled < buffer.len() {
+        match from.read(&mut buffer[filled..]) {
+            Ok(0) => break,
+            Ok(length) => filled += length,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(filled)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_in_a_sandbox_begins_with_its_chat() {
+        let chat = "67e55044-10b1-426f-9247-bb680e5fe0c8";
+        assert_eq!(Place::of(&format!("{chat}:/a:b")), Place::Sandbox { chat, path: "/a:b" });
+        assert_eq!(Place::of("odd:name"), Place::Here(Path::new("odd:name")));
+        assert_eq!(Place::of("-"), Place::Standard);
+    }
+
+    #[test]
+    fn a_file_goes_into_a_directory_under_its_own_name() {
+        assert_eq!(within("/volume/", Path::new("a/b.txt")), "/volume/b.txt");
+        assert_eq!(within("/volume/c", Path::new("a/b.txt")), "/volume/c");
+    }
+}
