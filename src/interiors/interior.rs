@@ -137,9 +137,9 @@ async fn welcome(listener: UnixListener, secret: Secret, link: watch::Sender<Opt
                 }
             }
             Some(ended) = current.join_next() => {
-                // One that was replaced was aborted.
-                if ended.is_ok() {
-                    link.send_replace(None);
+                // One that was replaced was aborted, unless it had just ended by itself.
+                if let Ok(ended) = ended {
+                    link.send_if_modified(|now| now.take_if(|now| Arc::ptr_eq(now, &ended)).is_some());
                 }
             }
         }
@@ -161,18 +161,18 @@ async fn recognise(mut stream: UnixStream, secret: &Secret) -> Option<UnixStream
     (known && hello.version == VERSION).then_some(stream)
 }
 
-/// Ends when the connection does. Init has nothing to say on it.
-async fn watch_over(stream: Arc<UnixStream>) {
+/// Gives the connection back when it has ended. Init has nothing to say on it.
+async fn watch_over(stream: Arc<UnixStream>) -> Arc<UnixStream> {
     let mut nothing = [0; 64];
     loop {
         if stream.readable().await.is_err() {
-            return;
+            return stream;
         }
         match stream.try_read(&mut nothing) {
-            Ok(0) => return,
+            Ok(0) => return stream,
             Ok(_) => tokio::task::consume_budget().await,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            Err(_) => return,
+            Err(_) => return stream,
         }
     }
 }
