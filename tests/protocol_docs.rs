@@ -435,7 +435,7 @@ fn the_documented_limits_are_those_of_the_code() {
         ("### `sandbox.exec`", format!("at most {MAX_OUTPUT} unless")),
         ("### `sandbox.attach`", format!("| {DEFAULT_OUTPUT} |")),
         ("### `sandbox.read_file`", format!("| {MAX_READ} | bytes to read at most; at most {MAX_READ} unless")),
-        ("### `sandbox.list_files`", format!("more than {MAX_FILES},")),
+        ("### `sandbox.list_files`", format!("more than {MAX_FILES}, or")),
     ] {
         assert!(section(heading).contains(&text), "{heading}: {text}");
     }

@@ -1,7 +1,7 @@
 //! Files in a sandbox.
 
 use sandbox_init::codec::Bytes;
-use sandbox_init::wire::{Event, Failure, Request};
+use sandbox_init::wire::{Entry, Event, Failure, Request};
 use sandboxd_actors::ids::ChatId;
 
 use super::steering::Steer;
@@ -13,6 +13,9 @@ use crate::protocol::inside::file_reason::FileReason;
 use crate::protocol::inside::{Inside, MAX_FILES, whole_characters};
 use crate::protocol::notification::Notification;
 
+/// Bytes of names and of links' targets that one answer tells.
+const MAX_NAMES: usize = 4 << 20;
+
 impl Desk<'_> {
     pub(super) async fn file(&self, chat: ChatId, call: Inside) -> Result<InsideAnswer, Error> {
         let bytes = |path: &String| Bytes::from(path.as_str());
@@ -20,7 +23,7 @@ impl Desk<'_> {
             Inside::ReadFile { path, offset, length, stream } => {
                 let conversation = self.ask(chat, Request::Read { path: bytes(&path), offset, length }).await?;
                 let telling = stream.then_some(offset);
-                self.read(conversation, telling).await.map_err(|error| of_file(&path, error))
+                self.read(conversation, length, telling).await.map_err(|error| of_file(&path, error))
             }
             Inside::WriteFile { path, content, mode, parents } => {
                 let request = Request::Write { path: bytes(&path), mode, parents };
@@ -93,6 +96,7 @@ impl Desk<'_> {
     async fn read(
         &self,
         mut conversation: Conversation,
+        length: u64,
         telling: Option<u64>,
     ) -> Result<InsideAnswer, ConversationError> {
         let Event::Facts { facts } = conversation.listening.event().await? else {
@@ -103,6 +107,10 @@ impl Desk<'_> {
             let told = match conversation.listening.next().await? {
                 Said::Data(bytes) => {
                     read += bytes.len() as u64;
+                    // More than was asked for is not init's doing.
+                    if read > length {
+                        return Err(ConversationError::Nonsense);
+                    }
                     kept.extend_from_slice(bytes);
                     false
                 }
@@ -144,18 +152,25 @@ fn done(event: Result<Event, ConversationError>) -> Result<InsideAnswer, Convers
 }
 
 async fn list(mut conversation: Conversation) -> Result<InsideAnswer, ConversationError> {
-    let mut files: Vec<FileFields> = Vec::new();
+    let (mut files, mut bytes): (Vec<FileFields>, usize) = (Vec::new(), 0);
     loop {
         match conversation.listening.next().await? {
-            Said::Event(Event::Entries { entries }) => files.extend(entries.into_iter().map(FileFields::from)),
+            Said::Event(Event::Entries { entries }) => {
+                bytes += entries.iter().map(in_names).sum::<usize>();
+                files.extend(entries.into_iter().map(FileFields::from));
+            }
             Said::End => return Ok(InsideAnswer::Files(Files { files, truncated: false })),
             _ => return Err(ConversationError::Nonsense),
         }
-        if files.len() >= MAX_FILES {
+        if files.len() >= MAX_FILES || bytes >= MAX_NAMES {
             files.truncate(MAX_FILES);
             return Ok(InsideAnswer::Files(Files { files, truncated: true }));
         }
     }
+}
+
+fn in_names(entry: &Entry) -> usize {
+    entry.name.0.len() + entry.facts.target.as_ref().map_or(0, |target| target.0.len())
 }
 
 fn of_file(path: &str, error: ConversationError) -> Error {
