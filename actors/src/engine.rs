@@ -12,6 +12,7 @@ pub mod bounded;
 pub mod events;
 #[cfg(feature = "fake-engine")]
 pub mod fake;
+pub mod logs;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -23,6 +24,7 @@ use crate::clock::Timestamp;
 use crate::container::ContainerSpec;
 use crate::ids::{ContainerId, InstanceName};
 use events::EngineEvents;
+use logs::{EngineLogs, LogRange};
 
 #[async_trait]
 pub trait Engine: Send + Sync + 'static {
@@ -54,6 +56,9 @@ pub trait Engine: Send + Sync + 'static {
 
     /// The last lines of standard output and error, oldest first.
     async fn log_tail(&self, container: &ContainerId, lines: usize) -> Result<Vec<String>, EngineError>;
+
+    /// What the container printed, whether it runs or not, in the order in which the engine got it.
+    async fn logs(&self, container: &ContainerId, range: LogRange) -> Result<EngineLogs, EngineError>;
 
     /// What happens to the containers of this instance, from this call on: nothing that happens after it was answered
     /// is missing, until the stream ends. It ends only with an error, after which events are lost.
@@ -195,6 +200,7 @@ pub enum Operation {
     Stop,
     Remove,
     LogTail,
+    Logs,
     Watch,
 }
 
@@ -211,6 +217,7 @@ impl Operation {
             Operation::Stop => "stop",
             Operation::Remove => "remove",
             Operation::LogTail => "log_tail",
+            Operation::Logs => "logs",
             Operation::Watch => "watch",
         }
     }

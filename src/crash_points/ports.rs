@@ -7,6 +7,7 @@ use async_trait::async_trait;
 use sandboxd_actors::container::ContainerSpec;
 use sandboxd_actors::directories::{ChatDirectories, DirectoryError};
 use sandboxd_actors::engine::events::EngineEvents;
+use sandboxd_actors::engine::logs::{EngineLogs, LogRange};
 use sandboxd_actors::engine::{Engine, EngineError, EngineIdentity, NetworkSpec, Observed};
 use sandboxd_actors::host_path::HostPath;
 use sandboxd_actors::ids::{ChatId, ContainerId, InstanceName};
@@ -89,6 +90,11 @@ impl Engine for Bordered<Arc<dyn Engine>> {
 
     async fn log_tail(&self, container: &ContainerId, lines: usize) -> Result<Vec<String>, EngineError> {
         self.around("engine.log_tail", self.inner.log_tail(container, lines)).await
+    }
+
+    /// Changes nothing, and nothing that the service does depends on it.
+    async fn logs(&self, container: &ContainerId, range: LogRange) -> Result<EngineLogs, EngineError> {
+        self.inner.logs(container, range).await
     }
 
     async fn watch(&self, instance: &InstanceName) -> Result<EngineEvents, EngineError> {

@@ -1,7 +1,7 @@
 //! Docker, and whatever else speaks its API, such as Podman.
 //!
 //! Each file is one subject: where the engine is ([`locate`]), what a container is made of ([`create`]), how one is
-//! read back ([`observe`]), its network ([`network`]), its last output ([`logs`]), what the engine tells by itself
+//! read back ([`observe`]), its network ([`network`]), its output ([`logs`]), what the engine tells by itself
 //! ([`events`]), and what its errors mean ([`errors`]).
 //!
 //! An engine that does not answer yet is no reason not to start: it is looked for at the first call, and again at each
@@ -28,6 +28,7 @@ use bollard::query_parameters::{
 };
 use sandboxd_actors::container::ContainerSpec;
 use sandboxd_actors::engine::events::EngineEvents;
+use sandboxd_actors::engine::logs::{EngineLogs, LogRange};
 use sandboxd_actors::engine::{Engine, EngineError, EngineIdentity, NetworkSpec, Observed, Operation};
 use sandboxd_actors::ids::{ContainerId, InstanceName};
 use sandboxd_actors::labels;
@@ -147,6 +148,10 @@ impl Engine for DockerEngine {
 
     async fn log_tail(&self, container: &ContainerId, lines: usize) -> Result<Vec<String>, EngineError> {
         logs::tail(self.client().await?, container, lines).await
+    }
+
+    async fn logs(&self, container: &ContainerId, range: LogRange) -> Result<EngineLogs, EngineError> {
+        logs::open(self.client().await?, container, range).await
     }
 
     async fn watch(&self, instance: &InstanceName) -> Result<EngineEvents, EngineError> {

@@ -5,11 +5,12 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use futures_util::FutureExt;
+use futures_util::{FutureExt, StreamExt, stream};
 use tokio::task::{JoinError, JoinHandle};
 use tracing::Instrument;
 
 use super::events::EngineEvents;
+use super::logs::{EngineLogs, LogRange};
 use super::{Engine, EngineError, EngineIdentity, NetworkSpec, Observed, Operation};
 use crate::container::ContainerSpec;
 use crate::ids::{ContainerId, InstanceName};
@@ -89,6 +90,23 @@ impl Bounded {
 
     pub async fn log_tail(&self, container: &ContainerId, lines: usize) -> Result<Vec<String>, EngineError> {
         within(Operation::LogTail, self.limits.logs, self.engine.log_tail(container, lines)).await
+    }
+
+    /// Each piece has a deadline, unless more may be printed at any time.
+    pub async fn logs(&self, container: &ContainerId, range: LogRange) -> Result<EngineLogs, EngineError> {
+        let (operation, limit) = (Operation::Logs, self.limits.logs);
+        let pieces = within(operation, limit, self.engine.logs(container, range)).await?;
+        if range.follow {
+            return Ok(pieces);
+        }
+        let next = move |pieces: Option<EngineLogs>| async move {
+            let mut pieces = pieces?;
+            match tokio::time::timeout(limit, pieces.next()).await {
+                Ok(piece) => piece.map(|piece| (piece, Some(pieces))),
+                Err(_) => Some((Err(EngineError::TimedOut { operation, limit }), None)),
+            }
+        };
+        Ok(stream::unfold(Some(pieces), next).boxed())
     }
 
     /// Only the opening has a deadline: a stream on which nothing happens is in order.

@@ -2,6 +2,7 @@
 //! carried out and then fail, to wait for a gate, or to never answer; and every call is counted.
 
 mod faults;
+mod logs;
 mod watchers;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -13,6 +14,7 @@ use async_trait::async_trait;
 use tokio::sync::watch;
 
 use super::events::{EngineEvents, Happening};
+use super::logs::{EngineLogs, LogRange, LogStream};
 use super::{ContainerState, Engine, EngineError, EngineIdentity, Exit, Health, NetworkSpec, Observed, Operation};
 use crate::clock::{Clock, SystemClock};
 use crate::container::ContainerSpec;
@@ -21,6 +23,7 @@ use crate::labels;
 use crate::profile::Network;
 
 pub use faults::{Fault, Gate};
+use logs::Printed;
 use watchers::Watchers;
 
 /// Cheap to clone; all clones are the same engine.
@@ -52,7 +55,7 @@ struct Inner {
 struct FakeContainer {
     spec: ContainerSpec,
     observed: Observed,
-    log: Vec<String>,
+    log: Vec<Printed>,
 }
 
 impl Default for FakeEngine {
@@ -110,12 +113,21 @@ impl FakeEngine {
         let Inner { containers, watchers, .. } = &mut *self.inner();
         if let Some(container) = containers.get_mut(container) {
             container.observed.state = ContainerState::Exited(Some(exit));
-            container.log = log.iter().map(ToString::to_string).collect();
+            container.log.extend(log.iter().map(|line| Printed::now(LogStream::Stdout, line)));
             if exit.oom_killed {
                 watchers.tell(&container.observed, Happening::OutOfMemory);
             }
             watchers.tell(&container.observed, Happening::Died);
         }
+        self.activity.send_modify(|count| *count += 1);
+    }
+
+    /// Prints a line, as the container's first process would.
+    pub fn print(&self, container: &ContainerId, stream: LogStream, line: &str) {
+        if let Some(container) = self.inner().containers.get_mut(container) {
+            container.log.push(Printed::now(stream, line));
+        }
+        self.activity.send_modify(|count| *count += 1);
     }
 
     pub fn set_health(&self, container: &ContainerId, health: Health) {
@@ -358,9 +370,14 @@ impl Engine for FakeEngine {
         self.call(Operation::LogTail, |inner| {
             let container = inner.existing(container)?;
             let skipped = container.log.len().saturating_sub(lines);
-            Ok(container.log[skipped..].to_vec())
+            Ok(container.log[skipped..].iter().map(|printed| printed.line.clone()).collect())
         })
         .await
+    }
+
+    async fn logs(&self, container: &ContainerId, range: LogRange) -> Result<EngineLogs, EngineError> {
+        let beginning = self.call(Operation::Logs, |inner| Ok(logs::beginning(&inner.existing(container)?.log, range)));
+        Ok(logs::stream(self.clone(), container.clone(), beginning.await?, range.follow))
     }
 
     async fn watch(&self, instance: &InstanceName) -> Result<EngineEvents, EngineError> {

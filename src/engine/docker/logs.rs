@@ -1,11 +1,13 @@
-//! The last lines that a container printed.
+//! What a container printed: its last lines, or all of it as it comes.
 
 use std::collections::VecDeque;
 
 use bollard::Docker;
 use bollard::container::LogOutput;
 use bollard::query_parameters::LogsOptionsBuilder;
-use futures_util::TryStreamExt;
+use futures_util::{StreamExt, TryStreamExt};
+use sandboxd_actors::clock::Timestamp;
+use sandboxd_actors::engine::logs::{EngineLogs, LogPiece, LogRange, LogStream};
 use sandboxd_actors::engine::{EngineError, Operation};
 use sandboxd_actors::ids::ContainerId;
 
@@ -24,6 +26,29 @@ pub(super) async fn tail(docker: &Docker, container: &ContainerId, lines: usize)
         tail.push(stream, &piece.into_bytes());
     }
     Ok(tail.finish())
+}
+
+/// The client asks for the output only once it is waited for, which may be for ever, so it is first looked whether the
+/// container is there.
+pub(super) async fn open(docker: &Docker, container: &ContainerId, range: LogRange) -> Result<EngineLogs, EngineError> {
+    let failed = |container: ContainerId| move |error| errors::of_container(Operation::Logs, &container, error);
+    docker.inspect_container(container.as_str(), None).await.map_err(failed(container.clone()))?;
+    let seconds = |since: Timestamp| i32::try_from(since.timestamp().max(0)).unwrap_or(i32::MAX);
+    let options = LogsOptionsBuilder::default()
+        .stdout(true)
+        .stderr(true)
+        .follow(range.follow)
+        .tail(&range.tail.map_or("all".to_owned(), |lines| lines.to_string()))
+        .since(range.since.map_or(0, seconds))
+        .build();
+    let piece = |output: LogOutput| LogPiece {
+        stream: match output {
+            LogOutput::StdErr { .. } => LogStream::Stderr,
+            _ => LogStream::Stdout,
+        },
+        bytes: output.into_bytes().to_vec(),
+    };
+    Ok(docker.logs(container.as_str(), Some(options)).map_ok(piece).map_err(failed(container.clone())).boxed())
 }
 
 /// Puts lines together from pieces of two streams: the engine breaks long lines up, and may mix the streams between.
