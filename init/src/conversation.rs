@@ -8,6 +8,7 @@ use sandbox_init::wire::{Event, Failure, Kind, Request};
 use crate::channel::Channel;
 use crate::files::{self, Listing, Reading, Writing};
 use crate::poll::{Poll, Token};
+use crate::usage;
 
 #[derive(Debug)]
 pub(crate) struct Conversation {
@@ -49,7 +50,7 @@ impl Conversation {
         self.close_with(&Event::Failed { failure: failure(&error.into()) });
     }
 
-    /// Does what concerns files. A request for something else is handed back.
+    /// Does what concerns no command. A request for something else is handed back.
     pub(crate) fn open(&mut self, request: Request) -> Option<Request> {
         let answer = match request {
             Request::Read { path, offset, length } => Reading::open(&path, offset, length).map(|(facts, reading)| {
@@ -70,6 +71,7 @@ impl Conversation {
             Request::Remove { path, recursive } => done(files::remove(&path, recursive)),
             Request::Move { from, to } => done(files::rename(&from, &to)),
             Request::MakeLink { path, target } => done(files::make_link(&path, &target)),
+            Request::Usage {} => Ok(Some(Event::Usage { usage: usage::usage() })),
             other => return Some(other),
         };
         match answer {

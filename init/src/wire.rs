@@ -10,6 +10,7 @@
 //! | `Write` | `Data`…, `End` | `Event::Done` |
 //! | `ReadDirectory` | | `Event::Entries`…, `End` |
 //! | `Commands` | | `Event::Commands` |
+//! | `Usage` | | `Event::Usage` |
 //! | the others | | `Event::Done` or `Event::Facts` |
 //!
 //! Instead of any of its messages init may say `Event::Failed`, which ends the conversation. A `Run` whose conversation
@@ -141,6 +142,8 @@ messages! {
         Remove { path: Bytes, recursive: bool, } = 11,
         Move { from: Bytes, to: Bytes, } = 12,
         MakeLink { path: Bytes, target: Bytes, } = 13,
+        /// What the sandbox uses.
+        Usage {} = 14,
     }
 
     /// From the service, to a command that is attached.
@@ -160,6 +163,27 @@ messages! {
         Commands { commands: Vec<CommandFacts>, } = 7,
         /// So many bytes of output were not kept while nobody listened.
         Missed { bytes: u64, } = 8,
+        Usage { usage: Usage, } = 9,
+    }
+
+    /// What cannot be found out is absent, and so is a limit that there is not.
+    #[derive(Default)]
+    pub struct Usage {
+        /// When it was looked at, in microseconds of a clock that only goes on.
+        pub at: u64,
+        /// In microseconds, of all CPUs together.
+        pub cpu: Option<u64>,
+        /// In bytes, without what the kernel only keeps as long as nobody needs the room.
+        pub memory: Option<u64>,
+        pub memory_limit: Option<u64>,
+        /// And threads.
+        pub processes: Option<u64>,
+        pub process_limit: Option<u64>,
+        /// Bytes, over all interfaces but loopback.
+        pub received: Option<u64>,
+        pub sent: Option<u64>,
+        /// Bytes, to disks.
+        pub written: Option<u64>,
     }
 
     pub struct Ending {
