@@ -18,6 +18,7 @@ mod engine;
 mod environment;
 mod error;
 mod identity;
+mod language;
 mod profile;
 mod secret;
 mod section;
@@ -42,6 +43,7 @@ use serde::Serialize;
 pub use engine::{Engine, EngineHost, EngineKind, Timeouts};
 pub use error::{ConfigError, Origin, Problem};
 pub use identity::{Mode, Principal, User};
+pub use language::Language;
 pub use profile::{HostMount, Network, OnExpire, Pool, Profile, Readiness, ReadinessKind, Restart};
 pub use secret::Secret;
 pub use service::{
@@ -139,7 +141,8 @@ impl Config {
             teardown: section.section("teardown", Teardown::read),
             log: section.section("log", Log::read),
             shutdown: section.section("shutdown", Shutdown::read),
-            profiles: section.sections("profiles", DEFAULT_PROFILE, profile::profile_name, Profile::read),
+            profiles: section
+                .sections("profiles", &[DEFAULT_PROFILE], profile::profile_name, |_, profile| Profile::read(profile)),
         }
     }
 }

@@ -11,6 +11,7 @@ pub mod host_paths;
 pub mod instance_lock;
 pub mod interiors;
 pub mod journal;
+pub mod languages;
 pub mod probe;
 pub mod profiles;
 pub mod protocol;

@@ -10,6 +10,7 @@ use super::capability::capability;
 use super::duration::{self, limit};
 use super::engine::network_name;
 use super::identity::{User, user};
+use super::language::{self, Language};
 use super::secret::{Secret, secret};
 use super::section::{Parsed, Section};
 use super::size::{self, Size};
@@ -54,6 +55,8 @@ pub struct Profile {
     pub tmpfs: BTreeMap<PathBuf, Size>,
     pub readiness: Readiness,
     pub pool: Pool,
+    /// What runs code, by the name of the language.
+    pub languages: BTreeMap<String, Language>,
 }
 
 /// A directory of the host in every sandbox of a profile. Written `"/srv/models"`, or `"/srv/models:rw"`.
@@ -159,6 +162,7 @@ impl Profile {
             tmpfs: section.map("tmpfs", mount_point, size::at_least(LEAST_TMPFS)),
             readiness: section.section("readiness", Readiness::read),
             pool: section.section("pool", Pool::read),
+            languages: section.sections("languages", &language::BUILT_IN, language::language_name, Language::read),
         }
     }
 }
@@ -206,7 +210,7 @@ fn image(raw: &Raw) -> Parsed<String> {
 }
 
 /// Any text, also an empty one.
-fn argument(raw: &Raw) -> Parsed<String> {
+pub(super) fn argument(raw: &Raw) -> Parsed<String> {
     match raw.text() {
         Some(text) if !text.contains('\0') => Ok(text.into()),
         _ => Err(raw.refuse("a string")),

@@ -89,17 +89,19 @@ impl<'r> Section<'r> {
         Section::new(path, entries, self.report).finish(read)
     }
 
-    /// The tables inside the table `key`, whose names the operator chooses; `always` is read even if it is not there.
+    /// The tables inside the table `key`, whose names the operator chooses; those of `always` are read even if they are not there.
     pub(super) fn sections<T>(
         &mut self,
         key: &'static str,
-        always: &str,
+        always: &[&str],
         name: impl Fn(&str) -> Parsed<()>,
-        read: impl Fn(&mut Section<'_>) -> T,
+        read: impl Fn(&str, &mut Section<'_>) -> T,
     ) -> BTreeMap<String, T> {
         let (path, node) = self.take(key);
         let mut tables = self.entries(&path, node);
-        tables.entry(always.into()).or_insert(Node::Table { entries: Table::new(), origin: None });
+        for name in always {
+            tables.entry((*name).into()).or_insert(Node::Table { entries: Table::new(), origin: None });
+        }
         let mut map = BTreeMap::new();
         for (entry, node) in tables {
             let path = self.locate(&path, &entry, &node);
@@ -107,7 +109,8 @@ impl<'r> Section<'r> {
                 continue;
             }
             let entries = self.entries(&path, Some(node));
-            map.insert(entry, Section::new(path, entries, self.report).finish(&read));
+            let value = Section::new(path, entries, self.report).finish(|section| read(&entry, section));
+            map.insert(entry, value);
         }
         map
     }

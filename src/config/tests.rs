@@ -104,8 +104,14 @@ fn the_effective_configuration_reads_back() {
 
 #[test]
 fn every_wrong_type_in_the_file_names_the_key_and_the_line() {
-    let flags =
-        ["engine.private", "engine.network_isolated", "profiles.default.read_only_root", "profiles.default.init"];
+    let flags = [
+        "engine.private",
+        "engine.network_isolated",
+        "profiles.default.read_only_root",
+        "profiles.default.init",
+        "profiles.default.languages.python.stdin",
+        "profiles.default.languages.sh.stdin",
+    ];
     for key in Config::keys() {
         for wrong in ["true", "[[]]", "1979-05-27", "99999999999999999999", "nan", "{ nonsense = [] }"] {
             if wrong == "true" && flags.contains(&key.as_str()) {
@@ -299,5 +305,36 @@ proptest! {
     fn no_value_of_any_key_panics(key in prop::sample::select(Config::keys().into_iter().collect::<Vec<_>>()), text in ".*") {
         let _ = load("", [(environment::variable(&key).as_str(), text.as_str())]);
         let _ = load(&format!("{key} = {text}"), NO_VARIABLES);
+    }
+}
+
+#[test]
+fn languages_are_configured_by_name_and_by_variable() {
+    let text = "[profiles.default.languages.js]\ncommand = ['node', '-e']\nmax_output = '1KiB'";
+    let variables = [
+        ("SANDBOXD_PROFILES__DEFAULT__LANGUAGES__JS__TIMEOUT", "5s"),
+        ("SANDBOXD_PROFILES__DEFAULT__LANGUAGES__C_SHELL__COMMAND", "csh,-c"),
+    ];
+    let languages = &accept(text, variables).profiles["default"].languages;
+    assert_eq!(languages.keys().collect::<Vec<_>>(), ["c-shell", "js", "python", "sh"]);
+    assert_eq!(languages["js"].timeout, Some(Duration::from_secs(5)));
+    assert_eq!(
+        (&*languages["js"].command, &*languages["c-shell"].command),
+        (&["node", "-e"].map(String::from)[..], &["csh", "-c"].map(String::from)[..])
+    );
+}
+
+#[test]
+fn a_language_without_a_right_command_is_refused_by_its_key() {
+    let lines = refuse("profiles.default.languages.js.stdin = true", NO_VARIABLES);
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    assert!(lines[0].contains("profiles.default.languages.js.command: expected an interpreter"), "{lines:?}");
+    for (text, key) in [
+        ("profiles.default.languages.sh.command = []", "profiles.default.languages.sh.command: "),
+        ("profiles.default.languages.sh.max_output = '17MiB'", "profiles.default.languages.sh.max_output: "),
+        ("profiles.default.languages.'C++'.command = ['c']", "expected a language's name"),
+    ] {
+        let lines = refuse(text, NO_VARIABLES);
+        assert!(lines.len() == 1 && lines[0].contains(key), "{lines:?}");
     }
 }

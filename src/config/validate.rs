@@ -9,6 +9,7 @@ pub(super) fn validate(config: &Config, report: &mut Report) {
     listeners(config, report);
     mounts(config, report);
     teardown(config, report);
+    languages(config, report);
 }
 
 fn listeners(config: &Config, report: &mut Report) {
@@ -67,5 +68,15 @@ fn teardown(config: &Config, report: &mut Report) {
                 humantime::format_duration(steps)
             ),
         );
+    }
+}
+
+/// Only the built-in languages have a command of their own.
+fn languages(config: &Config, report: &mut Report) {
+    for (profile, languages) in config.profiles.iter().map(|(name, profile)| (name, &profile.languages)) {
+        for (language, _) in languages.iter().filter(|(_, it)| it.command.first().is_none_or(String::is_empty)) {
+            let key = format!("profiles.{profile}.languages.{language}.command");
+            report.refuse(&key, "expected an interpreter with its arguments, such as [\"node\", \"-e\"]");
+        }
     }
 }

@@ -1,0 +1,26 @@
+//! Which interpreters run code, by profile.
+
+use std::collections::BTreeMap;
+
+use sandboxd_actors::ids::ProfileName;
+
+use crate::config::{self, Config, DEFAULT_PROFILE, Language};
+
+#[derive(Debug)]
+pub struct Languages {
+    configured: BTreeMap<String, BTreeMap<String, Language>>,
+    built_in: BTreeMap<String, Language>,
+}
+
+impl Languages {
+    pub fn new(profiles: &BTreeMap<String, config::Profile>) -> Self {
+        let languages = |(name, profile): (&String, &config::Profile)| (name.clone(), profile.languages.clone());
+        let built_in = Config::default().profiles.remove(DEFAULT_PROFILE).map(|profile| profile.languages);
+        Self { configured: profiles.iter().map(languages).collect(), built_in: built_in.unwrap_or_default() }
+    }
+
+    /// A sandbox may outlive its profile, and still has the interpreters of its image.
+    pub fn of(&self, profile: &ProfileName) -> &BTreeMap<String, Language> {
+        self.configured.get(profile.as_str()).unwrap_or(&self.built_in)
+    }
+}
