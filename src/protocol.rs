@@ -6,6 +6,7 @@
 
 pub mod answer;
 pub mod error;
+mod escape;
 pub mod inside;
 pub mod method;
 pub mod notification;

@@ -36,6 +36,7 @@ use crate::crash_points::CrashPoints;
 use crate::host_paths::VolumePolicy;
 use crate::instance_lock::{InstanceLock, InstanceLockError};
 use crate::interiors::InteriorsOnDisk;
+use crate::languages::Languages;
 use crate::probe::NetworkProbe;
 use crate::profiles::{self, ProfileError, Profiles};
 use crate::server::access::{Access, Allowed, UnknownAccount};
@@ -172,6 +173,7 @@ impl Service {
             engine,
             volumes,
             profiles,
+            languages: Languages::new(&config.profiles),
             clock: Arc::new(SystemClock),
             max_lease: config.leases.max,
             steering: Steering::default(),

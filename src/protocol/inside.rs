@@ -9,9 +9,11 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use serde::{Deserialize, Serialize};
+use sandboxd_actors::engine::logs::LogRange;
+use serde::Deserialize;
 
 use super::error::Error;
+use super::escape::escape_into;
 
 pub(super) use params::{SyncFields, parse};
 
@@ -31,9 +33,15 @@ pub const MAX_ARGUMENTS: usize = 128 << 10;
 #[derive(Debug, PartialEq)]
 pub enum Inside {
     Exec(Box<Exec>),
+    RunCode(Box<Code>),
     Attach {
         command: CommandId,
         output: Output,
+    },
+    Logs(LogRange),
+    /// Once, or every so often.
+    Stats {
+        interval: Option<Duration>,
     },
     Commands,
     Kill {
@@ -89,13 +97,16 @@ impl Inside {
     pub fn may_write(&self) -> bool {
         match self {
             Inside::Exec(exec) => !exec.sync,
-            Inside::WriteFile { .. }
+            Inside::RunCode(_)
+            | Inside::WriteFile { .. }
             | Inside::MakeDirectory { .. }
             | Inside::RemoveFile { .. }
             | Inside::MoveFile { .. } => true,
             // What runs already, runs.
             Inside::Attach { .. }
             | Inside::Commands
+            | Inside::Logs(_)
+            | Inside::Stats { .. }
             | Inside::Kill { .. }
             | Inside::Input { .. }
             | Inside::Resize { .. }
@@ -125,6 +136,17 @@ pub struct Exec {
     pub sync: bool,
 }
 
+/// Code, and how the interpreter of its language is run.
+#[derive(Debug, PartialEq)]
+pub struct Code {
+    pub language: String,
+    pub source: String,
+    /// Without arguments; those depend on the sandbox's profile.
+    pub exec: Exec,
+    /// The request itself says how much output is told.
+    pub limited: bool,
+}
+
 #[derive(Debug, PartialEq, Eq)]
 pub enum Input {
     None,
@@ -144,20 +166,37 @@ pub struct Output {
 }
 
 /// Bytes as they are written in JSON: as text where they are UTF-8, else in base64.
-#[derive(Debug, Serialize)]
-pub struct Content<'a> {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    text: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    base64: Option<String>,
+#[derive(Debug)]
+pub enum Content<'a> {
+    Text(&'a str),
+    Bytes(&'a [u8]),
 }
 
 impl<'a> Content<'a> {
     pub fn of(bytes: &'a [u8]) -> Self {
         match std::str::from_utf8(bytes) {
-            Ok(text) => Self { text: Some(text), base64: None },
-            Err(_) => Self { text: None, base64: Some(STANDARD.encode(bytes)) },
+            Ok(text) => Self::Text(text),
+            Err(_) => Self::Bytes(bytes),
         }
+    }
+
+    /// Appends a field with its name.
+    pub fn put_field(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Text(text) => {
+                out.extend_from_slice(br#""text":""#);
+                escape_into(out, text);
+            }
+            Self::Bytes(bytes) => {
+                out.extend_from_slice(br#""base64":""#);
+                let start = out.len();
+                out.resize(start + bytes.len().div_ceil(3) * 4, 0);
+                STANDARD
+                    .encode_slice(bytes, &mut out[start..])
+                    .expect("room for four characters for every three bytes");
+            }
+        }
+        out.push(b'"');
     }
 }
 
@@ -194,8 +233,13 @@ mod tests {
 
     #[test]
     fn bytes_are_text_where_they_can_be() {
-        let json = |bytes: &[u8]| serde_json::to_string(&Content::of(bytes)).expect("written");
-        assert_eq!(json("é".as_bytes()), r#"{"text":"é"}"#);
-        assert_eq!(json(&[0xff]), r#"{"base64":"/w=="}"#);
+        let json = |bytes: &[u8]| {
+            let mut out = Vec::new();
+            Content::of(bytes).put_field(&mut out);
+            String::from_utf8(out).expect("UTF-8")
+        };
+        assert_eq!(json("é\n".as_bytes()), r#""text":"é\n""#);
+        assert_eq!(json(&[0xff]), r#""base64":"/w==""#);
+        assert_eq!(json(&[0xff, 0, 1, 2]), r#""base64":"/wABAg==""#);
     }
 }

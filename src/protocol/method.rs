@@ -11,6 +11,7 @@ pub enum Method {
     SandboxRelease,
     SandboxDelete,
     SandboxExec,
+    SandboxRunCode,
     SandboxAttach,
     SandboxCommands,
     SandboxKill,
@@ -23,6 +24,8 @@ pub enum Method {
     SandboxMakeDirectory,
     SandboxRemoveFile,
     SandboxMoveFile,
+    SandboxLogs,
+    SandboxStats,
     EventsWatch,
     SystemHealth,
     SystemInfo,
@@ -30,7 +33,7 @@ pub enum Method {
 }
 
 impl Method {
-    pub const ALL: [Method; 25] = [
+    pub const ALL: [Method; 28] = [
         Method::SandboxCreate,
         Method::SandboxGet,
         Method::SandboxList,
@@ -40,6 +43,7 @@ impl Method {
         Method::SandboxRelease,
         Method::SandboxDelete,
         Method::SandboxExec,
+        Method::SandboxRunCode,
         Method::SandboxAttach,
         Method::SandboxCommands,
         Method::SandboxKill,
@@ -52,6 +56,8 @@ impl Method {
         Method::SandboxMakeDirectory,
         Method::SandboxRemoveFile,
         Method::SandboxMoveFile,
+        Method::SandboxLogs,
+        Method::SandboxStats,
         Method::EventsWatch,
         Method::SystemHealth,
         Method::SystemInfo,
@@ -73,6 +79,7 @@ impl Method {
             Method::SandboxRelease => "sandbox.release",
             Method::SandboxDelete => "sandbox.delete",
             Method::SandboxExec => "sandbox.exec",
+            Method::SandboxRunCode => "sandbox.run_code",
             Method::SandboxAttach => "sandbox.attach",
             Method::SandboxCommands => "sandbox.commands",
             Method::SandboxKill => "sandbox.kill",
@@ -85,6 +92,8 @@ impl Method {
             Method::SandboxMakeDirectory => "sandbox.make_directory",
             Method::SandboxRemoveFile => "sandbox.remove_file",
             Method::SandboxMoveFile => "sandbox.move_file",
+            Method::SandboxLogs => "sandbox.logs",
+            Method::SandboxStats => "sandbox.stats",
             Method::EventsWatch => "events.watch",
             Method::SystemHealth => "system.health",
             Method::SystemInfo => "system.info",
@@ -102,6 +111,7 @@ impl Method {
             | Method::SandboxRelease
             | Method::SandboxDelete
             | Method::SandboxExec
+            | Method::SandboxRunCode
             | Method::SandboxAttach
             | Method::SandboxKill
             | Method::SandboxInput
@@ -117,6 +127,8 @@ impl Method {
             | Method::SandboxReadFile
             | Method::SandboxListFiles
             | Method::SandboxStatFile
+            | Method::SandboxLogs
+            | Method::SandboxStats
             | Method::EventsWatch
             | Method::SystemHealth
             | Method::SystemInfo => true,

@@ -7,6 +7,7 @@ use sandboxd_actors::sandbox::Status;
 use serde::Serialize;
 use serde_json::value::RawValue;
 
+use super::inside::answer::Stats;
 use super::inside::{CommandId, Content};
 use super::request::Id;
 use super::text::{Shown, Time};
@@ -22,9 +23,9 @@ pub enum Notification<'a> {
     Started {
         command: CommandId,
     },
-    /// A command has printed this.
+    /// A command has printed this, or, without one, the sandbox's own program.
     Output {
-        command: CommandId,
+        command: Option<CommandId>,
         stream: &'static str,
         bytes: &'a [u8],
     },
@@ -38,6 +39,8 @@ pub enum Notification<'a> {
         offset: u64,
         bytes: &'a [u8],
     },
+    /// What the sandbox uses.
+    Stats(&'a Stats),
     /// Events are lost; the next one is this or a later one.
     Gap {
         after: u64,
@@ -55,6 +58,7 @@ impl Notification<'_> {
             Notification::Output { .. } => "sandbox.output",
             Notification::Missed { .. } => "sandbox.missed",
             Notification::Data { .. } => "sandbox.data",
+            Notification::Stats(_) => "sandbox.stats",
         }
     }
 
@@ -70,6 +74,7 @@ impl Notification<'_> {
     pub fn encode(&self, id: &Id) -> Vec<u8> {
         let id = id.as_json();
         let nothing = Params { id, ..Params::default() };
+        let mut content = None;
         let params = match *self {
             Notification::Watching { after } => Params { after: Some(after), ..nothing },
             Notification::Event(event) => Params { event: Some(EventFields::of(event)), ..nothing },
@@ -78,19 +83,28 @@ impl Notification<'_> {
             }
             Notification::Started { command } => Params { command_id: Some(command), ..nothing },
             Notification::Output { command, stream, bytes } => {
-                let content = Some(Content::of(bytes));
-                Params { command_id: Some(command), stream: Some(stream), content, ..nothing }
+                content = Some(bytes);
+                Params { command_id: command, stream: Some(stream), ..nothing }
             }
+            Notification::Stats(stats) => Params { stats: Some(stats), ..nothing },
             Notification::Missed { command, bytes } => {
                 Params { command_id: Some(command), bytes: Some(bytes), ..nothing }
             }
             Notification::Data { offset, bytes } => {
-                Params { offset: Some(offset), content: Some(Content::of(bytes)), ..nothing }
+                content = Some(bytes);
+                Params { offset: Some(offset), ..nothing }
             }
         };
         let mut line = Vec::with_capacity(self.size_hint());
         serde_json::to_writer(&mut line, &Envelope { jsonrpc: "2.0", method: self.method(), params })
             .expect("strings and numbers can be written to memory");
+        if let Some(bytes) = content {
+            // Behind the other fields, before the ends of the parameters and of the envelope.
+            line.truncate(line.len() - 2);
+            line.push(b',');
+            Content::of(bytes).put_field(&mut line);
+            line.extend_from_slice(b"}}");
+        }
         line.push(b'\n');
         line
     }
@@ -114,21 +128,21 @@ struct Params<'a> {
     offset: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     bytes: Option<u64>,
-    #[serde(flatten)]
-    content: Option<Content<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     after: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     resumes_at: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     event: Option<EventFields<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stats: Option<&'a Stats>,
 }
 
 impl Default for Params<'_> {
     fn default() -> Self {
-        let (command_id, stream, offset, bytes, content) = (None, None, None, None, None);
-        let (after, resumes_at, event) = (None, None, None);
-        Self { id: RawValue::NULL, command_id, stream, offset, bytes, content, after, resumes_at, event }
+        let (command_id, stream, offset, bytes) = (None, None, None, None);
+        let (after, resumes_at, event, stats) = (None, None, None, None);
+        Self { id: RawValue::NULL, command_id, stream, offset, bytes, after, resumes_at, event, stats }
     }
 }
 

@@ -20,6 +20,7 @@ use super::leases::Leases;
 use super::outbox::Ticket;
 use crate::host_paths::VolumePolicy;
 use crate::interiors::InteriorsOnDisk;
+use crate::languages::Languages;
 use crate::profiles::Profiles;
 use crate::protocol;
 use crate::protocol::answer::{Answer, Health, Info, LimitFields, List};
@@ -37,6 +38,7 @@ pub struct Handler {
     pub engine: Bounded,
     pub volumes: VolumePolicy,
     pub profiles: Arc<Profiles>,
+    pub languages: Languages,
     pub clock: Arc<dyn Clock>,
     /// The longest lease that is given.
     pub max_lease: Duration,
@@ -101,8 +103,9 @@ impl Handler {
         gone: &'a CancellationToken,
         shutdown: &'a CancellationToken,
     ) -> Desk<'a> {
-        let Handler { sandboxes, interiors, steering, syncs, max_lease, .. } = self;
-        Desk { sandboxes, interiors, steering, syncs, max_lease: *max_lease, ticket, gone, shutdown }
+        let Handler { sandboxes, interiors, engine, languages, steering, syncs, max_lease, .. } = self;
+        let (clock, max_lease) = (&*self.clock, *max_lease);
+        Desk { sandboxes, interiors, engine, languages, steering, syncs, clock, max_lease, ticket, gone, shutdown }
     }
 
     fn seen(&self, sandbox: Sandbox) -> Answer {

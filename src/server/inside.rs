@@ -3,9 +3,12 @@
 //! The chat is asked once, which is use of the sandbox and tells its session; everything else goes straight to the
 //! sandbox's init.
 
+mod code;
 mod exec;
 mod files;
 mod keeping;
+mod logs;
+mod stats;
 mod steering;
 mod syncs;
 
@@ -13,6 +16,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sandbox_init::wire::{Event, Request};
+use sandboxd_actors::clock::Clock;
+use sandboxd_actors::engine::bounded::Bounded;
 use sandboxd_actors::ids::ChatId;
 use sandboxd_actors::sandbox::Sandbox;
 use sandboxd_actors::sandboxes::Sandboxes;
@@ -21,6 +26,7 @@ use tokio_util::sync::CancellationToken;
 use super::outbox::{Closed, Ticket};
 use crate::interiors::conversation::{Conversation, ConversationError};
 use crate::interiors::{Interior, InteriorsOnDisk, Unreachable};
+use crate::languages::Languages;
 use crate::protocol::answer::Answer;
 use crate::protocol::error::{Error, Kind};
 use crate::protocol::inside::answer::{Commands, Done, InsideAnswer};
@@ -56,8 +62,11 @@ impl Order {
 pub(super) struct Desk<'a> {
     pub(super) sandboxes: &'a Sandboxes,
     pub(super) interiors: &'a InteriorsOnDisk,
+    pub(super) engine: &'a Bounded,
+    pub(super) languages: &'a Languages,
     pub(super) steering: &'a Steering,
     pub(super) syncs: &'a Syncs,
+    pub(super) clock: &'a dyn Clock,
     /// The longest that a sandbox is held open at a time.
     pub(super) max_lease: Duration,
     /// Absent where the service works for itself.
@@ -86,6 +95,12 @@ impl Desk<'_> {
                 drop(turn);
                 self.exec(chat, *exec, barrier).await?
             }
+            Inside::RunCode(code) => {
+                drop(turn);
+                self.run_code(chat, *code).await?
+            }
+            Inside::Logs(range) => self.logs(chat, range).await?,
+            Inside::Stats { interval } => self.stats(chat, interval).await?,
             Inside::Attach { command, output } => self.attach(chat, command, output).await?,
             Inside::Input { command, bytes, end } => {
                 self.steering.of(chat, command)?.input(bytes, end).await?;

@@ -12,8 +12,10 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use futures_util::FutureExt;
 use sandboxd::chat_directories::DirectoriesOnDisk;
+use sandboxd::config::Config;
 use sandboxd::host_paths::VolumePolicy;
 use sandboxd::interiors::InteriorsOnDisk;
+use sandboxd::languages::Languages;
 use sandboxd::probe::NetworkProbe;
 use sandboxd::server::access::{Access, Allowed};
 use sandboxd::server::accounts::Accounts;
@@ -104,6 +106,7 @@ impl Service {
             engine: bounded,
             volumes: VolumePolicy::new([place.join("volumes")], []).expect("a root"),
             profiles,
+            languages: languages(&place),
             clock: Arc::new(SystemClock),
             max_lease: MAX_LEASE,
             steering: Steering::default(),
@@ -227,6 +230,21 @@ impl Interiors for LocalInits {
         self.running.lock().expect("no panic").remove(&session);
         self.interiors.clear(session);
     }
+}
+
+/// Beside the built-in ones, the other profile has a shell that reads its code, with a preamble and limits of its own.
+fn languages(place: &Path) -> Languages {
+    let settings = r#"[profiles.other.languages.piped-sh]
+        command = ["sh", "-s"]
+        preamble = "greeting=hello"
+        stdin = true
+        timeout = "500ms"
+        max_output = "32"
+    "#;
+    let file = place.join("sandboxd.toml");
+    std::fs::write(&file, settings).expect("written");
+    let config = Config::load(Some(&file), std::iter::empty::<(String, String)>()).expect("valid");
+    Languages::new(&config.profiles)
 }
 
 fn world(

@@ -4,7 +4,8 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use chrono::DateTime;
 use sandbox_init::codec::Bytes;
-use sandbox_init::wire::{CommandFacts, Ending, Entry, Facts, FileKind, How};
+use sandbox_init::wire::{CommandFacts, Ending, Entry, Facts, FileKind, How, Usage};
+use sandboxd_actors::clock::Timestamp;
 use serde::Serialize;
 
 use super::CommandId;
@@ -200,6 +201,48 @@ impl ReadFile {
     }
 }
 
+/// What was told of the output of a sandbox's own program.
+#[derive(Debug, Serialize)]
+pub struct Logged {
+    pub bytes: u64,
+}
+
+/// What a sandbox uses. Null is what cannot be found out, and a limit that there is not.
+#[derive(Debug, Serialize)]
+pub struct Stats {
+    at: Time,
+    /// Since the sandbox was started, of all CPUs together.
+    cpu_seconds: Option<f64>,
+    /// Since the last look; 100 is all of one CPU.
+    cpu_percent: Option<f64>,
+    memory_bytes: Option<u64>,
+    memory_limit_bytes: Option<u64>,
+    pids: Option<u64>,
+    pids_limit: Option<u64>,
+    received_bytes: Option<u64>,
+    sent_bytes: Option<u64>,
+    written_bytes: Option<u64>,
+}
+
+impl Stats {
+    pub fn between(before: &Usage, now: &Usage, at: Timestamp) -> Self {
+        let used = now.cpu.zip(before.cpu).map(|(now, before)| now.saturating_sub(before) as f64);
+        let passed = now.at.saturating_sub(before.at) as f64;
+        Self {
+            at: Time(at),
+            cpu_seconds: now.cpu.map(|cpu| cpu as f64 / 1e6),
+            cpu_percent: used.filter(|_| passed > 0.0).map(|used| (used / passed * 1e4).round() / 1e2),
+            memory_bytes: now.memory,
+            memory_limit_bytes: now.memory_limit,
+            pids: now.processes,
+            pids_limit: now.process_limit,
+            received_bytes: now.received,
+            sent_bytes: now.sent,
+            written_bytes: now.written,
+        }
+    }
+}
+
 /// Nothing more to tell than that it is done.
 #[derive(Debug, Serialize)]
 pub struct Done {}
@@ -214,5 +257,7 @@ pub enum InsideAnswer {
     File(FileFields),
     Files(Files),
     Read(Box<ReadFile>),
+    Logged(Logged),
+    Stats(Box<Stats>),
     Done(Done),
 }

@@ -1,5 +1,8 @@
 //! From parameters to what is to be done inside.
 
+mod code;
+mod looks;
+
 use std::collections::BTreeMap;
 
 use sandboxd_actors::environment::Environment;
@@ -16,6 +19,9 @@ use crate::protocol::request::Text;
 pub(in crate::protocol) fn parse(method: Method, params: &str) -> Result<Option<(ChatId, Inside)>, Error> {
     Ok(Some(match method {
         Method::SandboxExec => fields::<ExecFields<'_>>(params)?.checked()?,
+        Method::SandboxRunCode => fields::<code::RunCodeFields<'_>>(params)?.checked()?,
+        Method::SandboxLogs => fields::<looks::LogsFields<'_>>(params)?.checked()?,
+        Method::SandboxStats => fields::<looks::StatsFields<'_>>(params)?.checked()?,
         Method::SandboxAttach => fields::<AttachFields<'_>>(params)?.checked()?,
         Method::SandboxCommands => {
             let CommandsFields { chat_id } = fields(params)?;
@@ -109,9 +115,7 @@ impl ExecFields<'_> {
         if arguments.iter().any(|argument| argument.contains('\0')) {
             return Err(Error::invalid_params("command", "must not contain a null character"));
         }
-        let environment =
-            Environment::checked(self.env.unwrap_or_default()).map_err(|error| Error::invalid_params("env", error))?;
-        let environment: BTreeMap<_, _> = environment.iter().map(|(n, v)| (n.to_owned(), v.to_owned())).collect();
+        let environment = environment(self.env)?;
         let length = arguments.iter().map(String::len).sum::<usize>()
             + environment.iter().map(|(name, value)| name.len() + value.len()).sum::<usize>();
         if length > MAX_ARGUMENTS {
@@ -195,6 +199,12 @@ impl SyncFields {
         exec.sync = true;
         Ok(Box::new(exec))
     }
+}
+
+fn environment(given: Option<BTreeMap<String, String>>) -> Result<BTreeMap<String, String>, Error> {
+    let checked =
+        Environment::checked(given.unwrap_or_default()).map_err(|error| Error::invalid_params("env", error))?;
+    Ok(checked.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect())
 }
 
 fn output(stream: Option<bool>, limit: Option<u64>, on_disconnect: Option<OnDisconnect>) -> Result<Output, Error> {

@@ -41,7 +41,13 @@ impl Desk<'_> {
         outcome
     }
 
-    async fn run(&self, chat: ChatId, id: CommandId, exec: Exec, held: &Held<'_>) -> Result<InsideAnswer, Error> {
+    pub(super) async fn run(
+        &self,
+        chat: ChatId,
+        id: CommandId,
+        exec: Exec,
+        held: &Held<'_>,
+    ) -> Result<InsideAnswer, Error> {
         let Exec { arguments, directory, environment, input, timeout, output, terminal, detached, .. } = exec;
         let command = Run {
             id,
@@ -100,7 +106,7 @@ impl Desk<'_> {
     ) -> Result<InsideAnswer, Error> {
         let Conversation { mut listening, mut speaking } = conversation;
         let mut wheel = self.steering.take(chat, id);
-        let mut told = Told::new(id, output, self);
+        let mut told = Told::new(Some(id), output, self);
         if (output.stream || input == Input::Follows)
             && self.notify(Notification::Started { command: id }).await.is_err()
         {
@@ -150,11 +156,11 @@ async fn abandon(mut listening: Listening, mut speaking: Speaking) -> Error {
     gone()
 }
 
-fn gone() -> Error {
+pub(super) fn gone() -> Error {
     Kind::InsideUnreachable.error("the caller is gone")
 }
 
-enum Stop {
+pub(super) enum Stop {
     Gone,
     Shutdown,
     Broken(ConversationError),
@@ -185,9 +191,9 @@ async fn steer(wheel: &mut Wheel<'_>, speaking: &mut Speaking, input: Input) -> 
     }
 }
 
-/// What was told of a command's output so far.
-struct Told<'a> {
-    command: CommandId,
+/// What was told so far of the output of a command, or, without one, of the sandbox's own program.
+pub(super) struct Told<'a> {
+    command: Option<CommandId>,
     output: Output,
     desk: &'a Desk<'a>,
     streams: [Stream; 2],
@@ -206,7 +212,7 @@ struct Stream {
 const NAMES: [&str; 2] = ["stdout", "stderr"];
 
 impl<'a> Told<'a> {
-    fn new(command: CommandId, output: Output, desk: &'a Desk<'a>) -> Self {
+    pub(super) fn new(command: Option<CommandId>, output: Output, desk: &'a Desk<'a>) -> Self {
         Self { command, output, desk, streams: Default::default(), missed: 0 }
     }
 
@@ -217,14 +223,12 @@ impl<'a> Told<'a> {
                 Said::Stderr(bytes) => self.tell(1, bytes).await?,
                 Said::Event(Event::Missed { bytes }) => {
                     self.missed += bytes;
-                    if self.output.stream {
-                        self.desk.notify(Notification::Missed { command: self.command, bytes }).await?;
+                    if let Some(command) = self.command.filter(|_| self.output.stream) {
+                        self.desk.notify(Notification::Missed { command, bytes }).await?;
                     }
                 }
                 Said::Event(Event::Ended { ending }) => {
-                    for stream in [0, 1] {
-                        self.tell_rest(stream).await?;
-                    }
+                    self.finish().await?;
                     return Ok(ending);
                 }
                 _ => return Err(Stop::Broken(ConversationError::Nonsense)),
@@ -232,7 +236,7 @@ impl<'a> Told<'a> {
         }
     }
 
-    async fn tell(&mut self, which: usize, bytes: &[u8]) -> Result<(), Stop> {
+    pub(super) async fn tell(&mut self, which: usize, bytes: &[u8]) -> Result<(), Stop> {
         let stream = &mut self.streams[which];
         stream.bytes += bytes.len() as u64;
         let bytes = &bytes[..bytes.len().min(self.output.limit - stream.told)];
@@ -251,6 +255,18 @@ impl<'a> Told<'a> {
         let (whole, rest) = bytes.split_at(whole_characters(bytes));
         stream.kept = rest.to_vec();
         self.notify(which, whole).await
+    }
+
+    /// All of it, told or not.
+    pub(super) fn bytes(&self) -> u64 {
+        self.streams.iter().map(|stream| stream.bytes).sum()
+    }
+
+    pub(super) async fn finish(&mut self) -> Result<(), Stop> {
+        for stream in [0, 1] {
+            self.tell_rest(stream).await?;
+        }
+        Ok(())
     }
 
     async fn tell_rest(&mut self, which: usize) -> Result<(), Stop> {
@@ -283,21 +299,21 @@ impl<'a> Told<'a> {
 }
 
 /// Holds the sandbox open for as long as somebody works in it.
-struct Held<'a> {
+pub(super) struct Held<'a> {
     sandboxes: &'a Sandboxes,
-    sandbox: Sandbox,
+    pub(super) sandbox: Sandbox,
     lease: Lease,
 }
 
 impl<'a> Held<'a> {
-    async fn take(sandboxes: &'a Sandboxes, chat: ChatId, longest: Duration) -> Result<Self, Error> {
+    pub(super) async fn take(sandboxes: &'a Sandboxes, chat: ChatId, longest: Duration) -> Result<Self, Error> {
         let lease = Lease { id: LeaseId::random(), duration: longest, durable: false };
         let sandbox = sandboxes.lease(chat, lease).await?;
         Ok(Self { sandboxes, sandbox, lease })
     }
 
     /// However long it takes.
-    async fn keep(&self) -> std::convert::Infallible {
+    pub(super) async fn keep(&self) -> std::convert::Infallible {
         loop {
             tokio::time::sleep(self.lease.duration / 2).await;
             // A sandbox that has ended ends the conversation, too.
@@ -305,7 +321,7 @@ impl<'a> Held<'a> {
         }
     }
 
-    async fn release(self) {
+    pub(super) async fn release(self) {
         let _ = self.sandboxes.release(self.sandbox.chat, self.lease.id).await;
     }
 }

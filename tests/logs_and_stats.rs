@@ -1,0 +1,200 @@
+//! What is seen of a sandbox without working in it: its own program's output, and what it uses.
+
+#[path = "support/in_process.rs"]
+mod support;
+
+use std::time::Duration;
+
+use sandboxd_actors::engine::fake::Fault;
+use sandboxd_actors::engine::logs::LogStream;
+use sandboxd_actors::engine::{EngineError, Exit, Operation};
+use sandboxd_actors::ids::ContainerId;
+use serde_json::{Value, json};
+use support::{Caller, PATIENCE, Service, chat, kind, request};
+
+struct Chat {
+    service: Service,
+    caller: Caller,
+    chat: String,
+    container: ContainerId,
+}
+
+impl Chat {
+    async fn new() -> Self {
+        let service = Service::start().await;
+        let (mut caller, chat) = (service.connect().await, chat());
+        let created = caller.ask(service.create(1, &chat)).await;
+        let container = ContainerId::new(created["result"]["container_id"].as_str().expect("a container"));
+        Self { service, caller, chat, container }
+    }
+
+    fn line(&self, method: &str, mut params: Value) -> String {
+        params["chat_id"] = json!(self.chat);
+        request(7, method, &params)
+    }
+
+    fn print(&self, stream: LogStream, line: &str) {
+        self.service.engine.print(&self.container, stream, line);
+    }
+
+    async fn send(&mut self, method: &str, params: Value) {
+        let line = self.line(method, params);
+        self.caller.send(line).await;
+    }
+
+    /// All of the output that is told, and the answer.
+    async fn logs(&mut self, params: Value) -> (Vec<(String, String)>, Value) {
+        self.send("sandbox.logs", params).await;
+        self.rest().await
+    }
+
+    async fn rest(&mut self) -> (Vec<(String, String)>, Value) {
+        let mut told = Vec::new();
+        loop {
+            let message = self.caller.answer().await;
+            if message.get("id").is_some() {
+                return (told, message);
+            }
+            told.push(output(&message));
+        }
+    }
+
+    async fn get(&self) -> Value {
+        let mut caller = self.service.connect().await;
+        caller.ask(request(1, "sandbox.get", &json!({ "chat_id": self.chat }))).await["result"].clone()
+    }
+}
+
+fn output(message: &Value) -> (String, String) {
+    assert_eq!(message["method"], "sandbox.output", "{message}");
+    assert!(message["params"].get("command_id").is_none(), "{message}");
+    let text = |name: &str| message["params"][name].as_str().expect("text").to_owned();
+    (text("stream"), text("text"))
+}
+
+fn told(lines: &[(&str, &str)]) -> Vec<(String, String)> {
+    lines.iter().map(|(stream, line)| (stream.to_string(), format!("{line}\n"))).collect()
+}
+
+async fn eventually(what: &str, mut condition: impl AsyncFnMut() -> bool) {
+    let start = tokio::time::Instant::now();
+    while !condition().await {
+        assert!(start.elapsed() < PATIENCE, "{what}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[tokio::test]
+async fn logs_are_told_by_stream_and_in_part() {
+    let mut chat = Chat::new().await;
+    chat.print(LogStream::Stdout, "one");
+    chat.print(LogStream::Stderr, "two");
+    chat.print(LogStream::Stdout, "three");
+    let (all, answer) = chat.logs(json!({})).await;
+    assert_eq!(all, told(&[("stdout", "one"), ("stderr", "two"), ("stdout", "three")]));
+    assert_eq!(answer["result"], json!({ "bytes": 14 }), "{answer}");
+    assert_eq!(chat.logs(json!({ "tail": 1 })).await.0, told(&[("stdout", "three")]));
+    assert_eq!(chat.logs(json!({ "tail": 0 })).await.0, vec![]);
+    assert_eq!(chat.logs(json!({ "since": "2999-01-01T00:00:00Z" })).await.0, vec![]);
+    assert_eq!(chat.logs(json!({ "since": "1999-01-01T00:00:00Z", "tail": 9 })).await.0.len(), 3);
+}
+
+#[tokio::test]
+async fn followed_logs_hold_the_sandbox_and_end_with_it() {
+    let mut chat = Chat::new().await;
+    chat.print(LogStream::Stdout, "before");
+    chat.send("sandbox.logs", json!({ "follow": true })).await;
+    assert_eq!(output(&chat.caller.answer().await), ("stdout".into(), "before\n".into()));
+    eventually("it is held", async || chat.get().await["held_until"] != Value::Null).await;
+    chat.print(LogStream::Stderr, "while");
+    assert_eq!(output(&chat.caller.answer().await), ("stderr".into(), "while\n".into()));
+    chat.service.engine.end(&chat.container, Exit { code: 3, oom_killed: false }, &["last words"]);
+    let (rest, answer) = chat.rest().await;
+    assert_eq!((rest, &answer["result"]["bytes"]), (told(&[("stdout", "last words")]), &json!(24)), "{answer}");
+
+    eventually("it has failed", async || chat.get().await["status"] == "failed").await;
+    let (all, _) = chat.logs(json!({ "follow": true })).await;
+    assert_eq!(all.len(), 3, "its container is still there");
+    chat.service.engine.vanish(&chat.container);
+    assert_eq!(kind(&chat.logs(json!({})).await.1), "sandbox_not_running");
+}
+
+#[tokio::test]
+async fn who_stops_reading_logs_holds_the_sandbox_no_longer() {
+    let mut chat = Chat::new().await;
+    chat.print(LogStream::Stdout, "line");
+    chat.send("sandbox.logs", json!({ "follow": true })).await;
+    chat.caller.answer().await;
+    eventually("it is held", async || chat.get().await["held_until"] != Value::Null).await;
+    chat.caller = chat.service.connect().await;
+    eventually("it is not held", async || chat.get().await["held_until"] == Value::Null).await;
+}
+
+#[tokio::test]
+async fn logs_that_cannot_be_read_say_why() {
+    let mut chat = Chat::new().await;
+    for (params, field) in [
+        (json!({ "tail": -1 }), "tail"),
+        (json!({ "since": "yesterday" }), "since"),
+        (json!({ "follow": "yes" }), "follow"),
+    ] {
+        let (_, answer) = chat.logs(params).await;
+        assert_eq!((kind(&answer), &answer["error"]["data"]["details"]["field"]), ("invalid_params", &json!(field)));
+    }
+    let refused = EngineError::Refused { operation: Operation::Logs, message: "no".into() };
+    chat.service.engine.fail_next(Operation::Logs, Fault::Fail(refused));
+    assert_eq!(kind(&chat.logs(json!({})).await.1), "engine_unavailable");
+    chat.chat = support::chat();
+    assert_eq!(kind(&chat.logs(json!({})).await.1), "sandbox_not_found");
+}
+
+const STATS: [&str; 10] = [
+    "at",
+    "cpu_seconds",
+    "cpu_percent",
+    "memory_bytes",
+    "memory_limit_bytes",
+    "pids",
+    "pids_limit",
+    "received_bytes",
+    "sent_bytes",
+    "written_bytes",
+];
+
+#[tokio::test]
+async fn stats_are_answered_once_or_told_every_so_often() {
+    let mut chat = Chat::new().await;
+    chat.send("sandbox.stats", json!({})).await;
+    let answer = chat.caller.answer().await;
+    let fields = |stats: &Value| stats.as_object().expect("an object").keys().cloned().collect::<Vec<_>>();
+    let mut expected = STATS.map(String::from).to_vec();
+    expected.sort();
+    assert_eq!(fields(&answer["result"]), expected, "{answer}");
+
+    chat.send("sandbox.stats", json!({ "interval": 0.1 })).await;
+    for _ in 0..2 {
+        let told = chat.caller.answer().await;
+        assert_eq!((&told["method"], &told["params"]["id"]), (&json!("sandbox.stats"), &json!(7)));
+        assert_eq!(fields(&told["params"]["stats"]), expected, "{told}");
+    }
+    assert_eq!(chat.get().await["held_until"], Value::Null, "a monitor holds nothing");
+    chat.service.engine.end(&chat.container, Exit { code: 0, oom_killed: false }, &[]);
+    loop {
+        let message = chat.caller.answer().await;
+        if message.get("id").is_some() {
+            assert_eq!(kind(&message), "sandbox_not_running");
+            break;
+        }
+    }
+}
+
+#[tokio::test]
+async fn stats_of_nothing_or_too_often_are_refused() {
+    let mut chat = Chat::new().await;
+    chat.send("sandbox.stats", json!({ "interval": 0.01 })).await;
+    let answer = chat.caller.answer().await;
+    assert_eq!((kind(&answer), &answer["error"]["data"]["details"]["field"]), ("invalid_params", &json!("interval")));
+    chat.chat = support::chat();
+    chat.send("sandbox.stats", json!({})).await;
+    assert_eq!(kind(&chat.caller.answer().await), "sandbox_not_found");
+}
