@@ -31,6 +31,7 @@ mod inside;
 mod kills;
 mod lifecycle;
 mod load;
+mod logs_and_stats;
 mod observability;
 mod outage;
 mod readiness;
