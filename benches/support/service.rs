@@ -59,6 +59,14 @@ impl Service {
         Ok(json!({ "chat_id": chat, "agent_id": "bench", "volume_host_path": volume }))
     }
 
+    /// In KiB.
+    #[allow(dead_code, reason = "not every benchmark asks")]
+    pub(crate) fn peak_memory(&self) -> Result<u64, Box<dyn Error>> {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.process.id()))?;
+        let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).ok_or("the kernel counts it")?;
+        Ok(peak.trim().trim_end_matches("kB").trim().parse()?)
+    }
+
     async fn clean_up(docker: Docker, instance: String) -> Result<(), bollard::errors::Error> {
         let force = RemoveContainerOptionsBuilder::default().force(true).v(true).build();
         for label in [format!("sandboxd.instance={instance}"), format!("{LABEL}={instance}")] {

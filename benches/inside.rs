@@ -1,0 +1,179 @@
+//! Work inside a sandbox, against the same work through the engine's own API: a command, a large output, a file.
+//!
+//! Measured in one run and in turn, so that whatever else the machine does hits both.
+
+#[path = "support/engine_work.rs"]
+mod engine_work;
+#[path = "support/service.rs"]
+mod service;
+#[path = "support/statistics.rs"]
+mod statistics;
+#[path = "support/stream.rs"]
+mod stream;
+#[path = "support/table.rs"]
+mod table;
+
+use std::error::Error;
+use std::process::Stdio;
+use std::time::Instant;
+
+use engine_work::EngineWork;
+use serde_json::{Value, json};
+use service::Service;
+use statistics::{Ratio, median, quantile};
+use stream::Output;
+use table::{Table, whole};
+use uuid::Uuid;
+
+type Outcome<T> = Result<T, Box<dyn Error>>;
+
+const MIB: usize = 1 << 20;
+
+/// Each line of a request may be 1 MiB long, so the file goes in two parts.
+const FILE: usize = MIB;
+
+#[tokio::main]
+async fn main() -> Outcome<()> {
+    let service = Service::start().await?;
+    let chat = Uuid::new_v4().to_string();
+    let created: Value = service.client.call("sandbox.create", service.create_params(&chat)?).await?;
+    let container = created["container_id"].as_str().ok_or("a running sandbox has a container")?.to_owned();
+    let engine = EngineWork { docker: service.docker.clone(), container };
+    let inside = Inside { service: &service, chat };
+    commands(&inside, &engine).await?;
+    outputs(&inside, &engine).await?;
+    files(&inside, &engine).await
+}
+
+/// `SANDBOXD_BENCH=quick` shows that it runs, and nothing else.
+fn rounds(full: usize) -> usize {
+    if std::env::var("SANDBOXD_BENCH").is_ok_and(|value| value == "quick") { 2 } else { full }
+}
+
+struct Inside<'a> {
+    service: &'a Service,
+    chat: String,
+}
+
+impl Inside<'_> {
+    async fn call(&self, method: &str, mut params: Value) -> Outcome<Value> {
+        params["chat_id"] = json!(self.chat);
+        Ok(self.service.client.call(method, params).await?)
+    }
+
+    async fn exec(&self, command: Value) -> Outcome<()> {
+        let ended = self.call("sandbox.exec", json!({ "command": command })).await?;
+        if ended["exit_code"] == 0 { Ok(()) } else { Err(ended.to_string().into()) }
+    }
+
+    async fn write(&self, path: &str, content: &str) -> Outcome<()> {
+        let client = &self.service.client;
+        let params = json!({ "chat_id": self.chat, "path": path, "follows": true });
+        let mut writing = client.stream("sandbox.write_file", params).await?;
+        let started = writing.next().await.ok_or("it has not begun")?;
+        let started: Value = serde_json::from_str(started.params.get())?;
+        let (first, second) = content.split_at(content.len() / 2);
+        for (part, end) in [(first, false), (second, true)] {
+            let params = json!({ "command_id": started["command_id"], "text": part, "end": end });
+            self.call("sandbox.input", params).await?;
+        }
+        Ok(writing.end::<Value>().await.map(drop)?)
+    }
+
+    async fn read(&self, path: &str) -> Outcome<usize> {
+        let read = self.call("sandbox.read_file", json!({ "path": path })).await?;
+        Ok(read["text"].as_str().ok_or("it is text")?.len())
+    }
+}
+
+async fn milliseconds<T>(work: impl Future<Output = Outcome<T>>) -> Outcome<(f64, T)> {
+    let began = Instant::now();
+    let outcome = work.await?;
+    Ok((began.elapsed().as_secs_f64() * 1e3, outcome))
+}
+
+async fn commands(inside: &Inside<'_>, engine: &EngineWork) -> Outcome<()> {
+    let (mut ours, mut engines, mut typed) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..rounds(200) {
+        ours.push(milliseconds(inside.exec(json!(["true"]))).await?.0);
+        engines.push(milliseconds(async { Ok(engine.exec(&["true"]).await?) }).await?.0);
+        typed.push(milliseconds(docker_exec(inside, &engine.container)).await?.0);
+    }
+    let mut table = Table::new(["`true` inside", "p50 ms", "p99 ms", "p50 ÷ sandbox.exec"]);
+    for (name, times) in [("sandbox.exec", &ours), ("engine's API (bollard)", &engines), ("docker exec", &typed)] {
+        let ratio = Ratio::of_medians(times, &ours).to_string();
+        table.row([name.into(), format!("{:.2}", median(times)), format!("{:.2}", quantile(times, 0.99)), ratio]);
+    }
+    println!("\n{table}");
+    Ok(())
+}
+
+async fn docker_exec(inside: &Inside<'_>, container: &str) -> Outcome<()> {
+    let info: Value = inside.service.client.call("system.info", json!({})).await?;
+    let host = info["engine"]["host"].as_str().ok_or("no engine answers")?;
+    let status = tokio::process::Command::new("docker")
+        .args(["--host", host, "exec", container, "true"])
+        .stdout(Stdio::null())
+        .status()
+        .await?;
+    if status.success() { Ok(()) } else { Err(status.to_string().into()) }
+}
+
+async fn outputs(inside: &Inside<'_>, engine: &EngineWork) -> Outcome<()> {
+    // As a log is: lines of some length. And as an image is: any bytes, which travel in base64.
+    let line = "0123456789abcdefghijklmnopqrstuvwxyz-ABCDEFGHIJKLMNOPQRSTUVWXYZ ";
+    inside.exec(json!(format!("yes '{line}' | head -c {} >/tmp/text", 100 * MIB))).await?;
+    inside.exec(json!(format!("head -c {} /dev/urandom >/tmp/bytes", 100 * MIB))).await?;
+    let before = inside.service.peak_memory()?;
+    let mut table = Table::new(["100 MiB out", "MB/s", "slowest–fastest", "÷ engine's API"]);
+    for (name, path) in [("text", "/tmp/text"), ("bytes", "/tmp/bytes")] {
+        let (mut ours, mut engines) = (Vec::new(), Vec::new());
+        let rate = |seconds: f64| (100 * MIB) as f64 / 1e6 / seconds;
+        for _ in 0..rounds(10) {
+            let output = Output { socket: inside.service.directory.path().join("socket"), chat: inside.chat.clone() };
+            let command = ["cat".to_owned(), path.to_owned()];
+            let took = tokio::task::spawn_blocking(move || output.read(&command, 100 * MIB)).await??;
+            ours.push(rate(took.as_secs_f64()));
+            let (took, length) = milliseconds(async { Ok(engine.exec(&["cat", path]).await?) }).await?;
+            assert_eq!(length, 100 * MIB);
+            engines.push(rate(took / 1e3));
+        }
+        for (who, rates) in [("sandbox.exec", &ours), ("engine's API (bollard)", &engines)] {
+            let range = format!("{}–{}", whole(quantile(rates, 0.0)), whole(quantile(rates, 1.0)));
+            let ratio = Ratio::of_medians(rates, &engines).to_string();
+            table.row([format!("{name}, {who}"), whole(median(rates)), range, ratio]);
+        }
+    }
+    println!("{table}");
+    let after = inside.service.peak_memory()?;
+    println!("memory of the service at its peak: {} MiB before, {} MiB after\n", before / 1024, after / 1024);
+    Ok(())
+}
+
+async fn files(inside: &Inside<'_>, engine: &EngineWork) -> Outcome<()> {
+    let content: String = "a line of a file, as files have them\n".chars().cycle().take(FILE).collect();
+    let (mut ours, mut engines) = (Vec::new(), Vec::new());
+    for _ in 0..rounds(100) {
+        let through = async {
+            inside.write("/tmp/file", &content).await?;
+            inside.read("/tmp/file").await
+        };
+        let (took, length) = milliseconds(through).await?;
+        assert_eq!(length, FILE);
+        ours.push(took);
+        let through = async {
+            engine.write("/tmp", "archived", content.as_bytes()).await?;
+            Ok(engine.read("/tmp/archived").await?)
+        };
+        let (took, length) = milliseconds(through).await?;
+        assert!(length > FILE, "an archive has a header, too");
+        engines.push(took);
+    }
+    let mut table = Table::new(["1 MiB written and read", "p50 ms", "p99 ms", "p50 ÷ sandbox.*_file"]);
+    for (name, times) in [("sandbox.write_file, read_file", &ours), ("engine's archive API (bollard)", &engines)] {
+        let ratio = Ratio::of_medians(times, &ours).to_string();
+        table.row([name.into(), format!("{:.2}", median(times)), format!("{:.2}", quantile(times, 0.99)), ratio]);
+    }
+    println!("{table}");
+    Ok(())
+}
