@@ -47,7 +47,7 @@ pub(super) async fn execute(service: &Service, inside: &Inside) -> Result<(Exit,
                     let file = service.call("sandbox.stat_file", params).await?;
                     Ok((Exit::Done, service.show(&file, |file| listing::file(path, file))?))
                 }
-                files => Ok((Exit::Done, service.show(&*files?, listing::files)?)),
+                files => Ok((Exit::Done, service.show(&files?, listing::files)?)),
             }
         }
         Inside::Rm { chat, path, recursive } => {
