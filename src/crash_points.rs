@@ -32,7 +32,7 @@ const LOG: &str = "SANDBOXD_CRASH_LOG";
 const FROM: &str = "SANDBOXD_CRASH_FROM";
 
 /// Every call of a port that acts on the world or depends on what it holds. A probe only asks a sandbox.
-const EFFECTS: [&str; 16] = [
+const EFFECTS: [&str; 18] = [
     "directories.prepare",
     "engine.create",
     "engine.ensure_network",
@@ -41,9 +41,11 @@ const EFFECTS: [&str; 16] = [
     "engine.inspect",
     "engine.list",
     "engine.log_tail",
+    "engine.pause",
     "engine.remove",
     "engine.start",
     "engine.stop",
+    "engine.unpause",
     "engine.watch",
     "journal.commit",
     "journal.events",

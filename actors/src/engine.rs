@@ -48,7 +48,14 @@ pub trait Engine: Send + Sync + 'static {
     /// with the number of containers. What only an inspection tells (exit, start, health) may be missing.
     async fn list(&self, instance: &InstanceName) -> Result<Vec<Observed>, EngineError>;
 
-    /// Asks the container's first process to end, and ends it after `grace`. One that is gone or stopped is fine.
+    /// Lets the container's processes stand still. They keep their memory, and get no processor time.
+    async fn pause(&self, container: &ContainerId) -> Result<(), EngineError>;
+
+    /// Lets the processes of a paused container go on.
+    async fn unpause(&self, container: &ContainerId) -> Result<(), EngineError>;
+
+    /// Asks the container's first process to end, and ends it after `grace`; one that is paused goes on for that. One
+    /// that is gone or stopped is fine.
     async fn stop(&self, container: &ContainerId, grace: Duration) -> Result<(), EngineError>;
 
     /// Removes by force, with its anonymous volumes. One that is gone already is fine.
@@ -197,6 +204,8 @@ pub enum Operation {
     Start,
     Inspect,
     List,
+    Pause,
+    Unpause,
     Stop,
     Remove,
     LogTail,
@@ -214,6 +223,8 @@ impl Operation {
             Operation::Start => "start",
             Operation::Inspect => "inspect",
             Operation::List => "list",
+            Operation::Pause => "pause",
+            Operation::Unpause => "unpause",
             Operation::Stop => "stop",
             Operation::Remove => "remove",
             Operation::LogTail => "log_tail",

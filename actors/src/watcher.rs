@@ -109,7 +109,7 @@ async fn follow(mut events: EngineEvents, root: &ActorRef<root::Message>) -> Eng
         };
         metrics::counter!("sandboxd_engine_events_total", "what" => event.what.as_str()).increment(1);
         tracing::debug!(chat.id = %event.chat, container.id = %event.container, what = event.what.as_str(), "event");
-        if event.what.may_be_an_end() {
+        if event.what.is_worth_a_look() {
             let _ = root.cast(root::Message::Stirred { chat: event.chat, container: event.container });
         }
     }

@@ -80,6 +80,14 @@ impl Engine for Bordered<Arc<dyn Engine>> {
         self.around("engine.list", self.inner.list(instance)).await
     }
 
+    async fn pause(&self, container: &ContainerId) -> Result<(), EngineError> {
+        self.around("engine.pause", self.inner.pause(container)).await
+    }
+
+    async fn unpause(&self, container: &ContainerId) -> Result<(), EngineError> {
+        self.around("engine.unpause", self.inner.unpause(container)).await
+    }
+
     async fn stop(&self, container: &ContainerId, grace: Duration) -> Result<(), EngineError> {
         self.around("engine.stop", self.inner.stop(container, grace)).await
     }

@@ -125,6 +125,16 @@ impl Engine for DockerEngine {
         answer.during(Operation::List)?.into_iter().map(observe::listed).collect()
     }
 
+    async fn pause(&self, container: &ContainerId) -> Result<(), EngineError> {
+        let answer = self.client().await?.pause_container(container.as_str()).await;
+        answer.map_err(|error| errors::of_container(Operation::Pause, container, error))
+    }
+
+    async fn unpause(&self, container: &ContainerId) -> Result<(), EngineError> {
+        let answer = self.client().await?.unpause_container(container.as_str()).await;
+        answer.map_err(|error| errors::of_container(Operation::Unpause, container, error))
+    }
+
     async fn stop(&self, container: &ContainerId, grace: Duration) -> Result<(), EngineError> {
         // The engine counts in whole seconds. Rounded up, for a grace of zero is a kill.
         let seconds = i32::try_from(grace.as_millis().div_ceil(1000)).unwrap_or(i32::MAX);

@@ -80,6 +80,15 @@ impl Bounded {
         within(Operation::List, self.limits.list, self.engine.list(instance)).await
     }
 
+    /// What the engine can start within a limit, it can pause within the same.
+    pub async fn pause(&self, container: &ContainerId) -> Result<(), EngineError> {
+        within(Operation::Pause, self.limits.start, self.engine.pause(container)).await
+    }
+
+    pub async fn unpause(&self, container: &ContainerId) -> Result<(), EngineError> {
+        within(Operation::Unpause, self.limits.start, self.engine.unpause(container)).await
+    }
+
     pub async fn stop(&self, container: &ContainerId, grace: Duration, limit: Duration) -> Result<(), EngineError> {
         within(Operation::Stop, limit, self.engine.stop(container, grace)).await
     }

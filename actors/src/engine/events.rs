@@ -32,9 +32,9 @@ pub enum Happening {
 }
 
 impl Happening {
-    /// Whether the sandbox may have become unusable by it.
-    pub fn may_be_an_end(self) -> bool {
-        !matches!(self, Happening::Started | Happening::Resumed)
+    /// Whether a sandbox may be another by it than its chat takes it for. Only its chat starts one.
+    pub fn is_worth_a_look(self) -> bool {
+        self != Happening::Started
     }
 
     /// For a metric's label.

@@ -130,6 +130,11 @@ impl FakeEngine {
         self.activity.send_modify(|count| *count += 1);
     }
 
+    /// Pauses a container, or lets it go on, behind the service's back.
+    pub fn set_paused(&self, container: &ContainerId, paused: bool) {
+        let _ = self.inner().switch(container, paused);
+    }
+
     pub fn set_health(&self, container: &ContainerId, health: Health) {
         let Inner { containers, watchers, .. } = &mut *self.inner();
         if let Some(container) = containers.get_mut(container) {
@@ -343,11 +348,19 @@ impl Engine for FakeEngine {
         .await
     }
 
+    async fn pause(&self, container: &ContainerId) -> Result<(), EngineError> {
+        self.call(Operation::Pause, |inner| inner.switch(container, true)).await
+    }
+
+    async fn unpause(&self, container: &ContainerId) -> Result<(), EngineError> {
+        self.call(Operation::Unpause, |inner| inner.switch(container, false)).await
+    }
+
     async fn stop(&self, container: &ContainerId, _grace: Duration) -> Result<(), EngineError> {
         self.call(Operation::Stop, |inner| {
             let Inner { containers, watchers, .. } = inner;
             if let Some(container) = containers.get_mut(container)
-                && container.observed.state == ContainerState::Running
+                && is_alive(&container.observed)
             {
                 container.observed.state = ContainerState::Exited(Some(Exit { code: 143, oom_killed: false }));
                 watchers.tell(&container.observed, Happening::Died);
@@ -383,6 +396,10 @@ impl Engine for FakeEngine {
     async fn watch(&self, instance: &InstanceName) -> Result<EngineEvents, EngineError> {
         self.call(Operation::Watch, |inner| Ok(inner.watchers.open(instance))).await
     }
+}
+
+fn is_alive(container: &Observed) -> bool {
+    matches!(container.state, ContainerState::Running | ContainerState::Paused)
 }
 
 impl Inner {
@@ -425,9 +442,26 @@ impl Inner {
         Ok(())
     }
 
+    fn switch(&mut self, container: &ContainerId, paused: bool) -> Result<(), EngineError> {
+        use ContainerState::{Paused, Running};
+        let (operation, from, to, what) = match paused {
+            true => (Operation::Pause, Running, Paused, Happening::Paused),
+            false => (Operation::Unpause, Paused, Running, Happening::Resumed),
+        };
+        let container = self.existing(container)?;
+        if container.observed.state != from {
+            let message = format!("it is {:?}", container.observed.state);
+            return Err(EngineError::Refused { operation, message });
+        }
+        container.observed.state = to;
+        let switched = container.observed.clone();
+        self.watchers.tell(&switched, what);
+        Ok(())
+    }
+
     fn remove(&mut self, container: &ContainerId) {
         let Some(removed) = self.containers.remove(container) else { return };
-        if removed.observed.state == ContainerState::Running {
+        if is_alive(&removed.observed) {
             self.watchers.tell(&removed.observed, Happening::Died);
         }
         self.watchers.tell(&removed.observed, Happening::Destroyed);
