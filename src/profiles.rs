@@ -103,6 +103,7 @@ fn convert(name: &str, configured: &config::Profile, shared_network: &str) -> Re
         on_expire: match configured.on_expire {
             config::OnExpire::Delete => OnExpire::Delete,
             config::OnExpire::Stop => OnExpire::Stop,
+            config::OnExpire::Pause => OnExpire::Pause,
         },
         restart: match configured.restart {
             config::Restart::Never => Restart::Never,

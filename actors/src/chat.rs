@@ -10,6 +10,7 @@ pub mod events;
 pub mod launch;
 mod leases;
 pub mod lifecycle;
+pub mod pausing;
 pub mod phase;
 pub mod readiness;
 pub mod teardown;

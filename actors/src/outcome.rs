@@ -84,6 +84,12 @@ pub enum SandboxError {
     NotFound { chat: ChatId },
     #[error("the sandbox of chat {chat} is {status}, not running")]
     NotRunning { chat: ChatId, status: Status },
+    /// It stays as it was.
+    #[error("the sandbox of chat {chat} could not be paused: {error}")]
+    NotPaused { chat: ChatId, error: EngineError },
+    /// It is still paused.
+    #[error("the sandbox of chat {chat} is paused and could not be resumed: {error}")]
+    NotResumed { chat: ChatId, error: EngineError },
     #[error("the sandbox of chat {chat} has {limit} leases already")]
     TooManyLeases { chat: ChatId, limit: usize },
     #[error("the sandbox of chat {chat} has no lease {lease}")]

@@ -44,6 +44,8 @@ pub enum OnExpire {
     Delete,
     /// Its processes end, its container stays.
     Stop,
+    /// One that nobody uses is paused, and goes on when it is used. At its absolute end it is removed.
+    Pause,
 }
 
 /// What becomes of a sandbox that ended by itself.

@@ -314,15 +314,15 @@ impl State {
                     );
                     sandboxes.push(sandbox);
                 }
-                Action::Tell { chat, seen: container } => seen.push((chat, container)),
+                Action::Tell { chat, seen: sighting } => seen.push((chat, sighting)),
                 Action::Leave { container, why } => {
                     metrics::counter!("sandboxd_reconcile_actions_total", "because" => "left_alone").increment(1);
                     tracing::warn!(container.id = %container, why, "left a container alone");
                 }
             }
         }
-        for containers in in_parts(seen) {
-            ask(&self.root, |told| root::Message::Seen { containers, told }).await.ok_or_else(gone)?;
+        for sightings in in_parts(seen) {
+            ask(&self.root, |told| root::Message::Seen { sightings, told }).await.ok_or_else(gone)?;
         }
         self.write_down(&sandboxes).await.map_err(unread)?;
         for sandboxes in in_parts(sandboxes) {

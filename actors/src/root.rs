@@ -16,6 +16,7 @@ use tokio::time::Instant;
 
 use crate::chat::World;
 use crate::chat::actor::{self as chat, Call, Chat, Start};
+use crate::chat::discovery::Sighting;
 use crate::chat::events::Event;
 use crate::clock::Timestamp;
 use crate::engine::EngineError;
@@ -67,7 +68,7 @@ pub enum Message {
     },
     /// A listing showed these live containers for the chats, or none.
     Seen {
-        containers: Vec<(ChatId, Option<ContainerId>)>,
+        sightings: Vec<(ChatId, Option<Sighting>)>,
         told: RpcReplyPort<()>,
     },
     /// The engine says that something happened to a container of the chat.
@@ -214,9 +215,9 @@ impl Actor for Root {
                 let _ = known.send(());
             }
             Message::Attended { chats } => drop(chats.send(state.roster.chats().collect())),
-            Message::Seen { containers, told } => {
-                for (chat, container) in containers {
-                    state.tell(chat, Event::Seen(container));
+            Message::Seen { sightings, told } => {
+                for (chat, sighting) in sightings {
+                    state.tell(chat, Event::Seen(sighting));
                 }
                 let _ = told.send(());
             }

@@ -50,11 +50,20 @@ impl Sandbox {
             .unwrap_or(Timestamp::MAX_UTC)
     }
 
-    /// What will end it, and when, if nothing happens until then.
+    /// When it is over, however much it is used.
+    pub fn absolute_end(&self) -> Timestamp {
+        self.held_until.map_or(self.expires_at, |held| held.max(self.expires_at))
+    }
+
+    /// What will end it, and when, if nothing happens until then. One that is paused is not used, so that does not end
+    /// it.
     pub fn end(&self) -> (Timestamp, Reason) {
-        let absolute = self.held_until.map_or(self.expires_at, |held| held.max(self.expires_at));
-        let idle = self.idle_expires_at();
-        if absolute <= idle { (absolute, Reason::Expired) } else { (idle, Reason::Idle) }
+        let (absolute, idle) = (self.absolute_end(), self.idle_expires_at());
+        if absolute <= idle || self.status == Status::Paused {
+            (absolute, Reason::Expired)
+        } else {
+            (idle, Reason::Idle)
+        }
     }
 
     /// Past its end, whether or not anybody has noticed yet.
@@ -75,6 +84,8 @@ pub struct Endpoint {
 pub enum Status {
     Creating,
     Running,
+    /// Its processes stand still until somebody uses it.
+    Paused,
     /// Ended on expiry, with its container kept.
     Stopped,
     Deleting,
@@ -110,6 +121,10 @@ pub enum Reason {
     Incomplete,
     /// It ended by itself and is being started again.
     Restarting,
+    /// It was paused, and is used again.
+    Resumed,
+    /// Somebody else did it, past the service.
+    ByOthers,
 }
 
 /// Gives each variant its word. The same words are used in protocol, journal, logs and metrics.
@@ -147,6 +162,7 @@ macro_rules! words {
 words!(Status {
     Creating => "creating",
     Running => "running",
+    Paused => "paused",
     Stopped => "stopped",
     Deleting => "deleting",
     Failed => "failed",
@@ -166,6 +182,8 @@ words!(Reason {
     RolledBack => "rolled_back",
     Incomplete => "incomplete",
     Restarting => "restarting",
+    Resumed => "resumed",
+    ByOthers => "by_others",
 });
 
 /// Neither a status nor a reason that this version knows.
@@ -224,6 +242,13 @@ mod tests {
         assert_eq!(sandbox(300, 10, 60, None).end(), (at(70), Reason::Idle));
         assert_eq!(sandbox(300, 0, 7200, None).expiry(at(299)), None);
         assert_eq!(sandbox(300, 0, 7200, None).expiry(at(300)), Some(Reason::Expired));
+    }
+
+    #[test]
+    fn what_is_paused_ends_at_its_absolute_deadline_alone() {
+        let paused = Sandbox { status: Status::Paused, ..sandbox(300, 10, 60, None) };
+        assert_eq!(paused.end(), (at(300), Reason::Expired));
+        assert_eq!(paused.expiry(at(299)), None);
     }
 
     #[test]

@@ -80,9 +80,14 @@ impl Sandboxes {
         self.keep(chat, Keep::Renew(ttl)).await
     }
 
-    /// Counts as use.
+    /// Counts as use, and lets a sandbox that is paused go on.
     pub async fn touch(&self, chat: ChatId) -> Result<Sandbox, SandboxError> {
         self.keep(chat, Keep::Touch).await
+    }
+
+    /// Lets its processes stand still until it is used.
+    pub async fn pause(&self, chat: ChatId) -> Result<Sandbox, SandboxError> {
+        self.keep(chat, Keep::Pause).await
     }
 
     /// Holds the sandbox open for a while.

@@ -88,6 +88,7 @@ pub enum Network {
 pub enum OnExpire {
     Delete,
     Stop,
+    Pause,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -238,10 +239,10 @@ fn runtime(raw: &Raw) -> Parsed<String> {
 
 fn on_expire(raw: &Raw) -> Parsed<OnExpire> {
     match raw.text() {
-        Some(word @ ("pause" | "snapshot")) => {
-            Err(Refusal(format!(r#"{word:?} is not supported, expected "delete" or "stop""#)))
+        Some("snapshot") => {
+            Err(Refusal(r#""snapshot" is not supported, expected "delete", "stop" or "pause""#.to_owned()))
         }
-        _ => choice(&[("delete", OnExpire::Delete), ("stop", OnExpire::Stop)])(raw),
+        _ => choice(&[("delete", OnExpire::Delete), ("stop", OnExpire::Stop), ("pause", OnExpire::Pause)])(raw),
     }
 }
 

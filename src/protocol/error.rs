@@ -223,8 +223,10 @@ impl From<SandboxError> for Error {
                 journal_unavailable(message, &error).with("chat_id", chat.to_string())
             }
             SandboxError::NotListed => Kind::EngineUnavailable.error(message),
-            // Whatever the engine answered, it did not answer the question.
-            SandboxError::Unknown { chat, error } => {
+            // Whatever the engine answered, it did not do what was needed.
+            SandboxError::Unknown { chat, error }
+            | SandboxError::NotPaused { chat, error }
+            | SandboxError::NotResumed { chat, error } => {
                 engine_unavailable(message, &error).with("chat_id", chat.to_string())
             }
             SandboxError::Recovering { chat, retry_after } => Kind::Busy

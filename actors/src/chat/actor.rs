@@ -19,6 +19,7 @@ use super::discovery::{self, Liveness};
 use super::events::{Effect, Event, LaunchFailure, Lease, Remains, Reply, Request, Ticket, Transition, WaiterId};
 use super::launch::{launch, relaunch};
 use super::lifecycle::Lifecycle;
+use super::pausing::{pause, unpause};
 use super::phase::Phase;
 use super::teardown::{stop, tear_down};
 use crate::engine::{EngineError, Operation};
@@ -41,11 +42,12 @@ pub enum Call {
     Keep(Keep, Answer<Sandbox>),
 }
 
-/// A request about how long a sandbox is kept.
+/// A request about how a sandbox is kept, and for how long.
 #[derive(Debug, Clone, Copy)]
 pub enum Keep {
     Renew(Duration),
     Touch,
+    Pause,
     Lease(Lease),
     Release(LeaseId),
 }
@@ -198,6 +200,7 @@ impl State {
             Call::Delete(_) => Request::Delete { waiter },
             Call::Keep(Keep::Renew(ttl), _) => Request::Renew { waiter, ttl: *ttl },
             Call::Keep(Keep::Touch, _) => Request::Touch { waiter },
+            Call::Keep(Keep::Pause, _) => Request::Pause { waiter },
             Call::Keep(Keep::Lease(lease), _) => Request::Lease { waiter, lease: *lease },
             Call::Keep(Keep::Release(lease), _) => Request::Release { waiter, lease: *lease },
         };
@@ -258,6 +261,12 @@ impl State {
                 Effect::Arm { at } => self.tell_root(root::Message::Arm { chat: self.chat, at }),
                 Effect::Disarm => self.tell_root(root::Message::Disarm { chat: self.chat }),
                 Effect::Stop { generation, container } => self.stop(myself, generation, container),
+                Effect::Pause { generation, container } => {
+                    self.switch(myself, generation, container, Operation::Pause);
+                }
+                Effect::Unpause { generation, container } => {
+                    self.switch(myself, generation, container, Operation::Unpause);
+                }
                 Effect::RestartAfter { generation, delay } => {
                     myself.send_after(delay, move || Message::Event(Box::new(Event::RestartDue { generation })));
                 }
@@ -412,6 +421,26 @@ impl State {
         self.run(myself, "stop", stop, move |outcome| Event::Stopped {
             generation,
             result: outcome.unwrap_or_else(|defect| Err(defect.during(Operation::Stop))),
+        });
+    }
+
+    fn switch(
+        &mut self,
+        myself: &ActorRef<Message>,
+        generation: Generation,
+        container: ContainerId,
+        operation: Operation,
+    ) {
+        let world = Arc::clone(&self.world);
+        let switch = async move {
+            match operation {
+                Operation::Pause => pause(&world, &container).await,
+                _ => unpause(&world, &container).await,
+            }
+        };
+        self.run(myself, operation.as_str(), switch, move |outcome| Event::Switched {
+            generation,
+            result: outcome.unwrap_or_else(|defect| Err(defect.during(operation))),
         });
     }
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::phase::Phase;
 use crate::clock::Timestamp;
 use crate::ids::SessionId;
+use crate::profile::OnExpire;
 use crate::request::CreateRequest;
 use crate::sandbox::Reason;
 
@@ -34,6 +35,8 @@ pub enum CreateWork {
     Replace(Reason),
     /// See first whether the sandbox still runs.
     Verify,
+    /// Let the sandbox go on first, which is paused or about to be.
+    Wake,
     /// Launch once the removal under way is done.
     Succeed,
     /// Wait for a launch that follows a removal.
@@ -51,18 +54,30 @@ pub enum DeleteWork {
     JoinRemoval,
 }
 
-pub fn create(phase: &Phase, request: &CreateRequest, now: Timestamp, trust: Duration) -> Admission<CreateWork> {
+/// `on_expire` is what becomes of the sandbox that is there.
+pub fn create(
+    phase: &Phase,
+    request: &CreateRequest,
+    now: Timestamp,
+    trust: Duration,
+    on_expire: OnExpire,
+) -> Admission<CreateWork> {
     let (fitting, sandbox) = match phase {
         Phase::Unknown(_) => return Admission::Do(CreateWork::Look),
         Phase::Absent => return Admission::Do(CreateWork::Launch),
         Phase::Failed(failed) => return Admission::Do(CreateWork::Replace(failed.sandbox.reason)),
         Phase::Stopped(sandbox) => return Admission::Do(CreateWork::Replace(sandbox.reason)),
         Phase::Running(running) => {
-            if let Some(reason) = running.is_over(now) {
+            if let Some(reason) = running.is_over(now, on_expire) {
                 return Admission::Do(CreateWork::Replace(reason));
             }
-            let verified = running.is_trusted(now, trust);
-            let fitting = if verified { Admission::AlreadySo } else { Admission::Do(CreateWork::Verify) };
+            let fitting = if !running.is_awake() {
+                Admission::Do(CreateWork::Wake)
+            } else if running.is_trusted(now, trust) {
+                Admission::AlreadySo
+            } else {
+                Admission::Do(CreateWork::Verify)
+            };
             (fitting, &running.sandbox)
         }
         Phase::Creating(creating) => (Admission::Do(CreateWork::JoinLaunch), &creating.sandbox),

@@ -43,12 +43,21 @@ pub enum NotOurs {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Condition {
     Alive,
+    /// Alive, and standing still.
+    Paused,
     /// Runs, but its health check fails. Not handed out.
     Unhealthy,
     /// Ended by itself; kept until somebody has asked why.
     Ended,
     /// Never started, or on its way out.
     Incomplete,
+}
+
+/// A live container, as a listing showed it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sighting {
+    pub container: ContainerId,
+    pub paused: bool,
 }
 
 impl Found {
@@ -65,7 +74,8 @@ impl Found {
 
     pub fn condition(&self) -> Condition {
         match self.container.state {
-            ContainerState::Running | ContainerState::Paused | ContainerState::Restarting => {
+            ContainerState::Paused => Condition::Paused,
+            ContainerState::Running | ContainerState::Restarting => {
                 if self.container.health == Some(Health::Unhealthy) { Condition::Unhealthy } else { Condition::Alive }
             }
             ContainerState::Created | ContainerState::Removing => Condition::Incomplete,
@@ -77,12 +87,23 @@ impl Found {
         self.container.address.map(|ip| Endpoint { ip, port: self.labels.port })
     }
 
+    /// `None`: it is not alive, or not well.
+    pub fn sighting(&self) -> Option<Sighting> {
+        let paused = match self.condition() {
+            Condition::Alive => false,
+            Condition::Paused => true,
+            Condition::Unhealthy | Condition::Ended | Condition::Incomplete => return None,
+        };
+        Some(Sighting { container: self.container.id.clone(), paused })
+    }
+
     /// The sandbox as far as its container tells. Activity is not written on a container, so being found counts as
     /// activity: rather too late an end than too early a one.
     pub fn sandbox(&self, now: Timestamp) -> Sandbox {
         let condition = self.condition();
         let (status, reason, message) = match condition {
             Condition::Alive => (Status::Running, Reason::Adopted, None),
+            Condition::Paused => (Status::Paused, Reason::Adopted, None),
             Condition::Incomplete => (Status::Deleting, Reason::Incomplete, None),
             Condition::Unhealthy => (Status::Failed, Reason::Unhealthy, Some("its health check fails".to_owned())),
             Condition::Ended => {
@@ -168,6 +189,7 @@ async fn autopsy(engine: &Bounded, container: &Observed, memory_limit_bytes: Opt
 #[derive(Debug, Clone, PartialEq)]
 pub enum Liveness {
     Alive,
+    Paused,
     Ended(Death),
     /// The engine says that it does not exist.
     Vanished,
@@ -180,7 +202,8 @@ pub async fn is_alive(engine: &Bounded, container: &ContainerId, memory_limit_by
         Err(error) => Liveness::Unknown(error),
         Ok(None) => Liveness::Vanished,
         Ok(Some(container)) => match container.state {
-            ContainerState::Running | ContainerState::Paused | ContainerState::Restarting => Liveness::Alive,
+            ContainerState::Running | ContainerState::Restarting => Liveness::Alive,
+            ContainerState::Paused => Liveness::Paused,
             _ => Liveness::Ended(sudden_death(engine, &container, memory_limit_bytes).await),
         },
     }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use chrono::TimeDelta;
 
-use super::discovery::{Found, Liveness};
+use super::discovery::{Found, Liveness, Sighting};
 use crate::clock::Timestamp;
 use crate::engine::EngineError;
 use crate::ids::{ContainerId, Generation, LeaseId, SessionId};
@@ -35,8 +35,12 @@ pub enum Request {
         waiter: WaiterId,
         ttl: Duration,
     },
-    /// Counts as use, and does nothing else.
+    /// Counts as use, and does nothing else. Use lets a sandbox that is paused go on.
     Touch {
+        waiter: WaiterId,
+    },
+    /// Lets the sandbox's processes stand still until it is used.
+    Pause {
         waiter: WaiterId,
     },
     /// Holds the sandbox open for so long.
@@ -66,6 +70,7 @@ impl Request {
             | Request::Delete { waiter }
             | Request::Renew { waiter, .. }
             | Request::Touch { waiter }
+            | Request::Pause { waiter }
             | Request::Lease { waiter, .. }
             | Request::Release { waiter, .. } => *waiter,
         }
@@ -112,6 +117,11 @@ pub enum Event {
         generation: Generation,
         result: Result<(), EngineError>,
     },
+    /// Answers [`Effect::Pause`] and [`Effect::Unpause`].
+    Switched {
+        generation: Generation,
+        result: Result<(), EngineError>,
+    },
     /// Answers [`Effect::RestartAfter`].
     RestartDue {
         generation: Generation,
@@ -121,7 +131,7 @@ pub enum Event {
         container: ContainerId,
     },
     /// A listing showed this container of the chat alive, or none.
-    Seen(Option<ContainerId>),
+    Seen(Option<Sighting>),
     /// The wall clock jumped by so much.
     ClockStepped {
         by: TimeDelta,
@@ -217,6 +227,16 @@ pub enum Effect {
         generation: Generation,
         container: ContainerId,
     },
+    /// Lets the processes of a sandbox stand still.
+    Pause {
+        generation: Generation,
+        container: ContainerId,
+    },
+    /// Lets them go on.
+    Unpause {
+        generation: Generation,
+        container: ContainerId,
+    },
     RestartAfter {
         generation: Generation,
         delay: Duration,
@@ -240,7 +260,7 @@ pub enum Reply {
     Create(Result<Created, SandboxError>),
     Get(Result<Option<Sandbox>, SandboxError>),
     Delete(Result<Deletion, SandboxError>),
-    /// To a renew, touch, lease or release: the sandbox after it.
+    /// To a renew, touch, pause, lease or release: the sandbox after it.
     Kept(Result<Sandbox, SandboxError>),
 }
 

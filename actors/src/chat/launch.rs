@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use super::World;
-use super::discovery::{Condition, Found, discover, sudden_death};
+use super::discovery::{Found, discover, sudden_death};
 use super::events::{LaunchFailure, Launched, Remains};
 use super::readiness::{has_ended, wait_until_ready};
 use crate::clock::Timestamp;
@@ -144,7 +144,7 @@ async fn make_way(
     let untouched = |failure| LaunchFailure { failure, remains: Remains::Nothing };
     match discovered.map_err(|error| untouched(error.into()))? {
         None => Ok(None),
-        Some(Ok(found)) if found.condition() == Condition::Alive => Ok(Some(Box::new(found))),
+        Some(Ok(found)) if found.sighting().is_some() => Ok(Some(Box::new(found))),
         Some(Ok(found)) => {
             let leftover = found.container.id;
             tracing::info!(container.id = %leftover, "removing what is left of an earlier sandbox");

@@ -38,6 +38,11 @@ impl Leases {
         self.0.push(Held { id, until: later(now, lease.duration), durable: lease.durable });
     }
 
+    /// Whether this one is among them.
+    pub(super) fn hold(&self, lease: LeaseId, now: Timestamp) -> bool {
+        self.0.iter().any(|held| held.until > now && held.id == Some(lease))
+    }
+
     /// How many hold the sandbox beside this one.
     pub(super) fn others(&self, lease: LeaseId, now: Timestamp) -> usize {
         self.0.iter().filter(|held| held.until > now && held.id != Some(lease)).count()

@@ -1,6 +1,10 @@
 //! The life of a chat's sandbox, as a pure state machine: an event goes in, effects come out, nothing else happens.
 //!
 //! ```text
+//!                        Paused
+//!                         ▲ │
+//!            paused, idle │ │ used, resumed
+//!                         │ ▼
 //!            found alive                on disk
 //!  Unknown ───────────────▶ Running ◀────────────── Creating ◀──────┐
 //!   │ │ │                    │ │ │                   ▲   │          │
@@ -29,6 +33,8 @@
 //! - Every waiter is answered exactly once.
 //! - "Unknown" is never "gone": while the engine does not answer, nothing is forgotten, and it is asked again.
 //! - A removal that failed is owed: it is tried again until it succeeds, also when nobody waits for it any more.
+//! - What is paused is `Running` in every other respect: it is found, watched, renewed, expired and removed like what
+//!   runs. A request that uses it waits until it goes on.
 //! - A deadline is set whenever a sandbox runs, rests or has failed, and never later than its end. It may come too early;
 //!   what is known when it comes decides.
 
@@ -36,6 +42,7 @@ mod adoption;
 mod expiry;
 mod keeping;
 mod launching;
+mod pausing;
 mod removal;
 mod restart;
 mod watching;
@@ -144,7 +151,7 @@ impl Lifecycle {
                 Phase::Absent | Phase::Stopped(_) | Phase::Failed(_) => true,
                 Phase::Running(running) => {
                     let stopping = running.stopping.is_some_and(|stopping| stopping.is_under_way());
-                    !running.checking && !stopping && running.unsaved.is_empty()
+                    !running.checking && !stopping && running.switching.is_none() && running.unsaved.is_empty()
                 }
                 Phase::Creating(_) => false,
                 Phase::Deleting(deleting) => deleting.step == RemovalStep::Owed,
@@ -163,9 +170,10 @@ impl Lifecycle {
             Event::Saved { ticket, result } => self.saved(ticket, result, now),
             Event::Due => self.due(now),
             Event::Stopped { generation, result } => self.stopped(generation, result, now),
+            Event::Switched { generation, result } => self.switched(generation, result, now),
             Event::RestartDue { generation } => self.restart_due(generation),
             Event::Stirred { container } => self.stirred(&container),
-            Event::Seen(container) => self.seen(container.as_ref()),
+            Event::Seen(seen) => self.seen(seen.as_ref()),
             Event::ClockStepped { by } => self.clock_stepped(by),
         }
         std::mem::take(&mut self.effects)
@@ -174,7 +182,11 @@ impl Lifecycle {
     fn request(&mut self, request: Request, now: Timestamp) {
         match request {
             // What may be there is not refused before it was looked for.
-            Request::Renew { .. } | Request::Touch { .. } | Request::Lease { .. } | Request::Release { .. }
+            Request::Renew { .. }
+            | Request::Touch { .. }
+            | Request::Pause { .. }
+            | Request::Lease { .. }
+            | Request::Release { .. }
                 if matches!(self.phase, Phase::Unknown(_)) =>
             {
                 self.wait_for_look(request);
@@ -184,6 +196,7 @@ impl Lifecycle {
             Request::Delete { waiter } => self.delete(waiter, now),
             Request::Renew { waiter, ttl } => self.renew(waiter, ttl, now),
             Request::Touch { waiter } => self.touch(waiter, now),
+            Request::Pause { waiter } => self.pause(waiter),
             Request::Lease { waiter, lease } => self.lease(waiter, lease, now),
             Request::Release { waiter, lease } => self.release(waiter, lease, now),
         }
@@ -199,7 +212,8 @@ impl Lifecycle {
     }
 
     fn create(&mut self, waiter: WaiterId, request: Box<CreateRequest>, session: SessionId, now: Timestamp) {
-        let work = match admission::create(&self.phase, &request, now, self.rules.trust) {
+        let on_expire = self.on_expire();
+        let work = match admission::create(&self.phase, &request, now, self.rules.trust, on_expire) {
             Admission::Refused(refusal) => {
                 let (session, fields) = (refusal.session, refusal.fields);
                 let error = SandboxError::Conflict { chat: self.chat, session, fields };
@@ -219,9 +233,9 @@ impl Lifecycle {
                 Origin::Restart { waiting, .. } => waiting.push(Request::Create { waiter, request, session }),
             },
             (CreateWork::Replace(reason), phase) => {
-                let waiting = phase.take_verifying();
+                let waiting = phase.take_waiting();
                 self.remove(reason, true);
-                // Creates that waited for a look came first. Together with this one, they get what comes next.
+                // Creates that waited came first. Together with this one, they get what comes next.
                 self.replay(waiting, now);
                 self.create(waiter, request, session, now);
             }
@@ -231,6 +245,7 @@ impl Lifecycle {
                 running.verifying.push(Request::Create { waiter, request, session });
                 self.check();
             }
+            (CreateWork::Wake, _) => self.wake(Request::Create { waiter, request, session }),
             (CreateWork::Succeed, _) => self.succeed(waiter, request, session, now),
             (CreateWork::JoinSuccessor, Phase::Deleting(deleting)) => {
                 let successor = deleting.successor.as_mut().expect("admission saw a successor");
@@ -249,9 +264,17 @@ impl Lifecycle {
             DeleteWork::Look => return self.wait_for_look(Request::Delete { waiter }),
             DeleteWork::Cancel => self.cancel_launch(),
             DeleteWork::Remove => {
-                // Creates that came first saw the sandbox before this request did.
-                for request in self.phase.take_verifying() {
-                    self.answer_reused(request.waiter(), now);
+                let awake = matches!(&self.phase, Phase::Running(running) if running.is_awake());
+                for request in self.phase.take_waiting() {
+                    match request {
+                        // Creates that came first saw the sandbox before this request did.
+                        Request::Create { waiter, .. } if awake => self.answer_reused(waiter, now),
+                        Request::Create { waiter, .. } => self.answer_failed(vec![waiter], &StartFailure::Deleted),
+                        request => {
+                            let (chat, status) = (self.chat, Status::Deleting);
+                            self.refuse(request, &SandboxError::NotRunning { chat, status });
+                        }
+                    }
                 }
                 self.remove(Reason::Requested, true);
             }
@@ -292,6 +315,7 @@ impl Lifecycle {
             Request::Delete { waiter } => self.answer(waiter, Reply::Delete(Err(error.clone()))),
             Request::Renew { waiter, .. }
             | Request::Touch { waiter }
+            | Request::Pause { waiter }
             | Request::Lease { waiter, .. }
             | Request::Release { waiter, .. } => self.answer(waiter, Reply::Kept(Err(error.clone()))),
         }

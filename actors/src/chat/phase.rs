@@ -6,14 +6,16 @@ use super::events::{Request, Ticket, WaiterId};
 use super::leases::Leases;
 use crate::clock::Timestamp;
 use crate::outcome::{Outcome, StartFailure};
+use crate::profile::OnExpire;
 use crate::request::CreateRequest;
-use crate::sandbox::{Reason, Sandbox};
+use crate::sandbox::{Reason, Sandbox, Status};
 
 #[derive(Debug)]
 pub enum Phase {
     Unknown(Unknown),
     Absent,
     Creating(Box<Creating>),
+    /// Or paused: its status tells.
     Running(Box<Running>),
     /// Expired, its container kept.
     Stopped(Box<Sandbox>),
@@ -22,10 +24,10 @@ pub enum Phase {
 }
 
 impl Phase {
-    /// The creates that wait for a look at what runs.
-    pub(super) fn take_verifying(&mut self) -> Vec<Request> {
+    /// The requests that wait for a look at what runs, or until it is paused or resumed.
+    pub(super) fn take_waiting(&mut self) -> Vec<Request> {
         match self {
-            Phase::Running(running) => std::mem::take(&mut running.verifying),
+            Phase::Running(running) => running.take_waiting(),
             _ => Vec::new(),
         }
     }
@@ -77,6 +79,10 @@ pub struct Running {
     pub(super) verifying: Vec<Request>,
     /// Its processes are to end because it expired. That is settled: it is not handed out any more.
     pub(super) stopping: Option<Stopping>,
+    /// It is being paused or resumed.
+    pub(super) switching: Option<Switching>,
+    /// When it is tried again to pause it, after that failed.
+    pub(super) pause_again_at: Option<Timestamp>,
     /// Changes that wait to be on disk before anybody is told, oldest first.
     pub(super) unsaved: Vec<Unsaved>,
     /// The last activity that was written down.
@@ -95,6 +101,38 @@ pub(super) struct Stopping {
 impl Stopping {
     pub(super) fn is_under_way(&self) -> bool {
         self.again_at.is_none()
+    }
+}
+
+/// The engine was asked to pause a sandbox, or to let it go on.
+#[derive(Debug)]
+pub(super) struct Switching {
+    pub(super) switch: Switch,
+    pub(super) reason: Reason,
+    /// The engine has done it, and it waits to be on disk before anybody is told.
+    pub(super) saving: Option<Ticket>,
+    /// Requests for it, and those that came meanwhile, in their order.
+    pub(super) waiting: Vec<Request>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Switch {
+    Pause,
+    Resume,
+}
+
+impl Switch {
+    /// Where it leads to.
+    pub(super) fn status(self) -> Status {
+        match self {
+            Switch::Pause => Status::Paused,
+            Switch::Resume => Status::Running,
+        }
+    }
+
+    /// Whether this request wants the sandbox to be so. Whoever does not want it paused wants to use it.
+    pub(super) fn is_wanted_by(self, request: &Request) -> bool {
+        matches!(request, Request::Pause { .. }) == (self == Switch::Pause)
     }
 }
 
@@ -123,15 +161,36 @@ impl Running {
             checking: false,
             verifying: Vec::new(),
             stopping: None,
+            switching: None,
+            pause_again_at: None,
             unsaved: Vec::new(),
             noted_activity,
             restarts: 0,
         }
     }
 
-    /// Past its end, or on its way there.
-    pub fn is_over(&self, now: Timestamp) -> Option<Reason> {
-        self.stopping.map(|stopping| stopping.reason).or_else(|| self.sandbox.expiry(now))
+    /// Past its end, or on its way there. One that is to be paused when nobody uses it does not end by that.
+    pub fn is_over(&self, now: Timestamp, on_expire: OnExpire) -> Option<Reason> {
+        let expired = || match self.sandbox.expiry(now) {
+            Some(Reason::Idle) if on_expire == OnExpire::Pause => {
+                (now >= self.sandbox.absolute_end()).then_some(Reason::Expired)
+            }
+            over => over,
+        };
+        self.stopping.map(|stopping| stopping.reason).or_else(expired)
+    }
+
+    /// Whether it can be used as it is: it is neither paused nor about to be.
+    pub fn is_awake(&self) -> bool {
+        self.sandbox.status == Status::Running && self.switching.is_none()
+    }
+
+    pub(super) fn take_waiting(&mut self) -> Vec<Request> {
+        let mut waiting = std::mem::take(&mut self.verifying);
+        if let Some(switching) = &mut self.switching {
+            waiting.append(&mut switching.waiting);
+        }
+        waiting
     }
 
     /// Whether it was seen alive recently. A clock that went backwards ends the trust.

@@ -8,9 +8,10 @@
 //!
 //! | record | container | action |
 //! |---|---|---|
-//! | running | alive, same session | resume, with the record's times |
-//! | running | ended or ill, same session | failed, with the cause |
-//! | running | none | failed, vanished |
+//! | running or paused | alive, same session | resume, with the record's times, running |
+//! | running or paused | paused, same session | resume, with the record's times, paused |
+//! | running or paused | ended or ill, same session | failed, with the cause |
+//! | running or paused | none | failed, vanished |
 //! | failed or stopped | alive, ended or none | stays so; its restart or its end is its actor's business |
 //! | being deleted | any or none | finish the removal |
 //! | being created | any or none | never acknowledged: remove it |
@@ -25,7 +26,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::chat::discovery::{Condition, Found};
+use crate::chat::discovery::{Condition, Found, Sighting};
 use crate::clock::Timestamp;
 use crate::engine::Observed;
 use crate::ids::{ChatId, ContainerId, InstanceName};
@@ -67,7 +68,7 @@ pub enum Action {
     /// Gives the chat an actor that begins with this sandbox; its status says how to go on.
     Attend { sandbox: Box<Sandbox>, because: Because },
     /// Tells the chat's actor which live container the engine holds for it.
-    Tell { chat: ChatId, seen: Option<ContainerId> },
+    Tell { chat: ChatId, seen: Option<Sighting> },
     /// Does nothing about a container, and says why.
     Leave { container: ContainerId, why: String },
 }
@@ -106,8 +107,7 @@ pub fn plan(situation: &Situation) -> Vec<Action> {
         .filter_map(|chat| {
             let seen = found.get(&chat).copied();
             if situation.attended.contains(&chat) {
-                let alive = seen.filter(|found| found.condition() == Condition::Alive);
-                return Some(Action::Tell { chat, seen: alive.map(|found| found.container.id.clone()) });
+                return Some(Action::Tell { chat, seen: seen.and_then(Found::sighting) });
             }
             match (records.get(&chat).copied(), seen) {
                 (Some(record), seen) => Some(with_record(record, seen, situation.now)),
@@ -140,14 +140,24 @@ fn with_record(record: &Sandbox, seen: Option<&Found>, now: Timestamp) -> Action
             Because::NeverAcknowledged
         }
         (Status::Failed | Status::Stopped, _) => Because::Ended,
-        (Status::Running, Some(Condition::Alive)) => Because::Resumed,
-        (Status::Running, Some(Condition::Ended | Condition::Unhealthy)) => {
+        (Status::Running, Some(Condition::Alive)) | (Status::Paused, Some(Condition::Paused)) => Because::Resumed,
+        (Status::Running, Some(Condition::Paused)) => {
+            become_status(&mut sandbox, Status::Paused, Reason::Adopted, None);
+            Because::Resumed
+        }
+        (Status::Paused, Some(Condition::Alive)) => {
+            become_status(&mut sandbox, Status::Running, Reason::Adopted, None);
+            // Nobody knows since when. Rather too late an end than too early a one.
+            sandbox.last_activity_at = now;
+            Because::Resumed
+        }
+        (Status::Running | Status::Paused, Some(Condition::Ended | Condition::Unhealthy)) => {
             let seen = seen.map(|found| found.sandbox(now));
             let (reason, message) = seen.map_or((Reason::Exited, None), |seen| (seen.reason, seen.message));
             become_status(&mut sandbox, Status::Failed, reason, message);
             Because::Ended
         }
-        (Status::Running, None) => {
+        (Status::Running | Status::Paused, None) => {
             let message = Some("its container was removed by somebody else".to_owned());
             become_status(&mut sandbox, Status::Failed, Reason::Vanished, message);
             Because::Vanished
@@ -161,7 +171,7 @@ fn without_record(found: &Found, situation: &Situation) -> Action {
     if situation.journal_is_new {
         let sandbox = found.sandbox(now);
         let because = match found.condition() {
-            Condition::Alive => Because::AdoptedFromLabels,
+            Condition::Alive | Condition::Paused => Because::AdoptedFromLabels,
             Condition::Ended | Condition::Unhealthy => Because::Ended,
             Condition::Incomplete => Because::NeverAcknowledged,
         };

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 use super::*;
-use crate::chat::phase::{Creating, Deleting, Failed, Origin, RemovalStep, Running, Stopping, Successor, Unknown};
+use crate::chat::phase::{
+    Creating, Deleting, Failed, Origin, RemovalStep, Running, Stopping, Successor, Switch, Switching, Unknown,
+};
 use crate::host_path::HostPath;
 use crate::ids::{ContainerId, ContainerName};
 use crate::outcome::Outcome;
@@ -28,6 +30,7 @@ struct Facts {
     held_until: Option<i64>,
     idle_timeout: i64,
     trust: i64,
+    on_expire: OnExpire,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,6 +39,11 @@ enum Has {
     Nothing,
     Launch,
     Sandbox,
+    /// Paused, or being paused or resumed.
+    Asleep {
+        paused: bool,
+        switching: bool,
+    },
     /// Its processes are being ended, or are to be ended again soon.
     Ending(Reason, Option<i64>),
     Failure(Reason),
@@ -50,6 +58,8 @@ fn facts() -> impl Strategy<Value = Facts> {
         1 => Just(Has::Nothing),
         1 => Just(Has::Launch),
         4 => Just(Has::Sandbox),
+        1 => any::<bool>().prop_map(|switching| Has::Asleep { paused: true, switching }),
+        1 => Just(Has::Asleep { paused: false, switching: true }),
         1 => prop::option::of(0i64..100).prop_map(|again_at| Has::Ending(Reason::Expired, again_at)),
         1 => Just(Has::Failure(Reason::OomKilled)),
         1 => Just(Has::Failure(Reason::Vanished)),
@@ -60,8 +70,9 @@ fn facts() -> impl Strategy<Value = Facts> {
     let differs = || prop::bool::weighted(0.2);
     let flags = (differs(), differs(), differs(), any::<bool>());
     let held = prop::option::weighted(0.3, 0i64..100);
+    let on_expire = prop::sample::select(vec![OnExpire::Delete, OnExpire::Stop, OnExpire::Pause]);
     let times = (0i64..100, 0i64..110, 0i64..100, 1i64..100, held, 1i64..100, 0i64..20);
-    (has, flags, times).prop_map(|(has, flags, times)| {
+    (has, flags, times, on_expire).prop_map(|(has, flags, times, on_expire)| {
         let (agent_differs, volume_differs, profile_differs, profile_named) = flags;
         let (now, seen_at, used_at, ends_at, held_until, idle_timeout, trust) = times;
         Facts {
@@ -77,6 +88,7 @@ fn facts() -> impl Strategy<Value = Facts> {
             held_until,
             idle_timeout,
             trust,
+            on_expire,
         }
     })
 }
@@ -96,7 +108,9 @@ impl Facts {
         // Until its lease ends, it is neither too old nor idle; after that, idle time counts from there.
         let held_until = self.held_until.unwrap_or(0);
         let (ends_at, idle_at) = (self.ends_at.max(held_until), self.used_at.max(held_until) + self.idle_timeout);
-        let over = match (ends_at <= self.now, idle_at <= self.now) {
+        // What is paused is not idle, and what is to be paused then does not end by it.
+        let idles = !matches!(self.has, Has::Asleep { paused: true, .. }) && self.on_expire != OnExpire::Pause;
+        let over = match (ends_at <= self.now, idle_at <= self.now && idles) {
             (true, true) => Some(if ends_at <= idle_at { Reason::Expired } else { Reason::Idle }),
             (true, false) => Some(Reason::Expired),
             (false, true) => Some(Reason::Idle),
@@ -108,13 +122,14 @@ impl Facts {
             (Has::Nothing, _) => Admission::Do(CreateWork::Launch),
             (Has::Removal, _) => Admission::Do(CreateWork::Succeed),
             (Has::Failure(reason) | Has::Stopped(reason) | Has::Ending(reason, _), _)
-            | (Has::Sandbox, Some(reason)) => Admission::Do(CreateWork::Replace(reason)),
+            | (Has::Sandbox | Has::Asleep { .. }, Some(reason)) => Admission::Do(CreateWork::Replace(reason)),
             // From here on there is a sandbox to be had, and it has to be the right one.
             _ if !differing.is_empty() => {
                 Admission::Refused(Refusal { session: self.sandbox().session, fields: differing })
             }
             (Has::Launch, _) => Admission::Do(CreateWork::JoinLaunch),
             (Has::RemovalWithSuccessor, _) => Admission::Do(CreateWork::JoinSuccessor),
+            (Has::Asleep { .. }, None) => Admission::Do(CreateWork::Wake),
             (Has::Sandbox, None) if trusted => Admission::AlreadySo,
             (Has::Sandbox, None) => Admission::Do(CreateWork::Verify),
         }
@@ -125,7 +140,9 @@ impl Facts {
             Has::Unknown => Admission::Do(DeleteWork::Look),
             Has::Nothing => Admission::AlreadySo,
             Has::Launch => Admission::Do(DeleteWork::Cancel),
-            Has::Sandbox | Has::Ending(..) | Has::Failure(_) | Has::Stopped(_) => Admission::Do(DeleteWork::Remove),
+            Has::Sandbox | Has::Asleep { .. } | Has::Ending(..) | Has::Failure(_) | Has::Stopped(_) => {
+                Admission::Do(DeleteWork::Remove)
+            }
             Has::Removal | Has::RemovalWithSuccessor => Admission::Do(DeleteWork::JoinRemoval),
         }
     }
@@ -157,7 +174,7 @@ impl Facts {
             container_name: ContainerName::of(&"default".parse().unwrap(), request.chat),
             container: Some(ContainerId::new("container")),
             endpoint: None,
-            status: Status::Running,
+            status: if let Has::Asleep { paused: true, .. } = self.has { Status::Paused } else { Status::Running },
             reason: if let Has::Failure(reason) | Has::Stopped(reason) = self.has { reason } else { Reason::Ready },
             message: None,
             created_at: at(0),
@@ -194,6 +211,12 @@ impl Facts {
                 Phase::Creating(Box::new(Creating { sandbox, origin }))
             }
             Has::Sandbox => Phase::Running(Box::new(Running::new(sandbox, at(self.seen_at)))),
+            Has::Asleep { paused, switching } => {
+                let switch = if paused { Switch::Resume } else { Switch::Pause };
+                let (reason, saving, waiting) = (Reason::Requested, None, vec![]);
+                let switching = switching.then_some(Switching { switch, reason, saving, waiting });
+                Phase::Running(Box::new(Running { switching, ..Running::new(sandbox, at(self.seen_at)) }))
+            }
             Has::Ending(reason, again_at) => {
                 let stopping = Some(Stopping { reason, again_at: again_at.map(at) });
                 Phase::Running(Box::new(Running { stopping, ..Running::new(sandbox, at(self.seen_at)) }))
@@ -219,7 +242,7 @@ proptest! {
 
     #[test]
     fn a_create_is_admitted_as_the_model_says(facts in facts()) {
-        let admission = create(&facts.phase(), &facts.request(), at(facts.now), seconds(facts.trust));
+        let admission = create(&facts.phase(), &facts.request(), at(facts.now), seconds(facts.trust), facts.on_expire);
         prop_assert_eq!(admission, facts.create());
     }
 

@@ -59,13 +59,13 @@ impl Lifecycle {
     pub(super) fn resume(&mut self, mut sandbox: Sandbox, seen_at: Timestamp) {
         self.generation = self.generation.next();
         self.leases = Leases::inherited(std::mem::take(&mut sandbox.durable_leases), sandbox.held_until);
-        if sandbox.status != Status::Running {
-            // It may have run when it was last written down, or be another than the one that was.
+        if sandbox.status != Status::Running || sandbox.reason == Reason::Adopted {
+            // It may have had another status when it was last written down, or be another than the one that was.
             self.note(&sandbox);
         }
         match sandbox.status {
             // Its deadlines may have passed meanwhile; the reaper finds that at once.
-            Status::Running => self.run(Running::new(sandbox, seen_at)),
+            Status::Running | Status::Paused => self.run(Running::new(sandbox, seen_at)),
             Status::Failed => self.fail(sandbox, 0),
             Status::Stopped => {
                 self.phase = Phase::Stopped(Box::new(sandbox));

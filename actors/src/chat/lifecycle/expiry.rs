@@ -5,7 +5,7 @@ use chrono::TimeDelta;
 use super::Lifecycle;
 use crate::chat::events::Effect;
 use crate::chat::leases::Leases;
-use crate::chat::phase::{Phase, Stopping};
+use crate::chat::phase::{Phase, Stopping, Switch};
 use crate::clock::Timestamp;
 use crate::engine::EngineError;
 use crate::ids::Generation;
@@ -29,7 +29,7 @@ impl Lifecycle {
     pub(super) fn rearm(&mut self) {
         let at = match &self.phase {
             Phase::Running(running) => match running.stopping {
-                None => running.sandbox.end().0,
+                None => running.next_deadline(),
                 Some(Stopping { again_at: Some(at), .. }) => at,
                 // The end of the try under way decides.
                 Some(Stopping { again_at: None, .. }) => return,
@@ -43,11 +43,13 @@ impl Lifecycle {
 
     /// What is decided here is decided with what is known now: whoever reached the mailbox first has won.
     pub(super) fn due(&mut self, now: Timestamp) {
-        let keeps = self.on_expire() == OnExpire::Stop;
+        let on_expire = self.on_expire();
+        let keeps = on_expire == OnExpire::Stop;
         match &mut self.phase {
-            Phase::Running(running) => match running.is_over(now) {
-                None => self.rearm(),
+            Phase::Running(running) => match running.is_over(now, on_expire) {
                 Some(reason) => self.expire(reason, now),
+                None if running.is_to_be_paused(now) => self.switch(Switch::Pause, Reason::Idle, Vec::new()),
+                None => self.rearm(),
             },
             Phase::Failed(failed) => match failed.sandbox.expiry(now) {
                 None => self.rearm(),
@@ -75,7 +77,7 @@ impl Lifecycle {
                 }
             }
             _ => {
-                let waiting = self.phase.take_verifying();
+                let waiting = self.phase.take_waiting();
                 self.remove(reason, true);
                 self.replay(waiting, now);
             }
@@ -94,13 +96,13 @@ impl Lifecycle {
             // It may have ended all the same, or be gone, and then nothing is left to be stopped.
             return self.check();
         }
-        let waiting = self.phase.take_verifying();
+        let waiting = self.phase.take_waiting();
         self.come_to_rest();
         self.replay(waiting, now);
     }
 
     /// What becomes of the sandbox that is there at its end.
-    fn on_expire(&self) -> OnExpire {
+    pub(super) fn on_expire(&self) -> OnExpire {
         let profile = self.sandbox().and_then(|sandbox| self.rules.profiles.get(&sandbox.profile));
         profile.map(|profile| profile.on_expire).unwrap_or_default()
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use chrono::TimeDelta;
 
 use super::Lifecycle;
-use crate::chat::events::{Effect, Lease, Reply, Ticket, WaiterId};
+use crate::chat::events::{Effect, Lease, Reply, Request, Ticket, WaiterId};
 use crate::chat::leases::{Leases, later};
 use crate::chat::phase::{Origin, Phase, Promise, Running, Unsaved};
 use crate::clock::Timestamp;
@@ -36,10 +36,12 @@ impl Lifecycle {
     }
 
     pub(super) fn touch(&mut self, waiter: WaiterId, now: Timestamp) {
-        if self.running(waiter).is_some() {
-            self.use_now(now);
-            self.answer_kept(waiter);
+        let Some((running, _)) = self.running(waiter) else { return };
+        if !running.is_awake() {
+            return self.wake(Request::Touch { waiter });
         }
+        self.use_now(now);
+        self.answer_kept(waiter);
     }
 
     pub(super) fn lease(&mut self, waiter: WaiterId, lease: Lease, now: Timestamp) {
@@ -47,6 +49,10 @@ impl Lifecycle {
         let Some((running, leases)) = self.running(waiter) else { return };
         if leases.others(lease.id, now) >= limit {
             return self.answer(waiter, Reply::Kept(Err(SandboxError::TooManyLeases { chat, limit })));
+        }
+        // Whoever prolongs a lease is at work already, perhaps with what stands still.
+        if !running.is_awake() && !leases.hold(lease.id, now) {
+            return self.wake(Request::Lease { waiter, lease });
         }
         let before = running.promise(leases);
         leases.take(lease, now);
@@ -122,6 +128,7 @@ impl Lifecycle {
         if let Phase::Running(running) = &mut self.phase {
             running.noted_activity = shifted(running.sandbox.last_activity_at);
             running.unsaved.iter_mut().for_each(|change| change.before.leases.shift(by));
+            running.pause_again_at = running.pause_again_at.map(shifted);
             if let Some(stopping) = &mut running.stopping {
                 stopping.again_at = stopping.again_at.map(shifted);
             }
@@ -182,7 +189,7 @@ impl Lifecycle {
     }
 
     /// What runs, and who holds it; or an answer that nothing does.
-    fn running(&mut self, waiter: WaiterId) -> Option<(&mut Running, &mut Leases)> {
+    pub(super) fn running(&mut self, waiter: WaiterId) -> Option<(&mut Running, &mut Leases)> {
         let chat = self.chat;
         let error = match &self.phase {
             Phase::Running(running) if running.stopping.is_none() => None,
@@ -225,7 +232,7 @@ impl Lifecycle {
         self.hold();
     }
 
-    fn answer_kept(&mut self, waiter: WaiterId) {
+    pub(super) fn answer_kept(&mut self, waiter: WaiterId) {
         if let Some(sandbox) = self.promised() {
             self.answer(waiter, Reply::Kept(Ok(sandbox)));
         }

@@ -146,7 +146,11 @@ impl Lifecycle {
             },
             other => {
                 self.phase = other;
-                self.change_saved(ticket, result);
+                if self.is_switch(ticket) {
+                    self.switch_saved(result, now);
+                } else {
+                    self.change_saved(ticket, result);
+                }
             }
         }
     }

@@ -8,6 +8,7 @@ mod expiring;
 mod finding;
 mod keeping;
 mod owing;
+mod pausing;
 mod restarting;
 mod resuming;
 mod saving;
@@ -19,7 +20,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::*;
-use crate::chat::discovery::{Found, Liveness};
+use crate::chat::discovery::{Found, Liveness, Sighting};
 use crate::chat::events::{LaunchFailure, Launched, Lease, Remains};
 use crate::engine::{ContainerState, EngineError, Exit, Health, Observed};
 use crate::host_path::HostPath;

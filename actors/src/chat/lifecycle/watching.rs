@@ -1,17 +1,17 @@
 //! Whether what runs still does: hints are taken as a reason to look, and a look decides.
 
 use super::Lifecycle;
-use crate::chat::discovery::Liveness;
+use crate::chat::discovery::{Liveness, Sighting};
 use crate::chat::events::Effect;
 use crate::chat::phase::{Phase, Running};
 use crate::clock::Timestamp;
 use crate::ids::{ContainerId, Generation};
-use crate::sandbox::{Reason, Status};
+use crate::sandbox::{Reason, Sandbox, Status};
 
 impl Lifecycle {
     /// Goes on with a sandbox that runs.
     pub(super) fn run(&mut self, running: Running) {
-        self.effects.push(Effect::Arm { at: running.sandbox.end().0 });
+        self.effects.push(Effect::Arm { at: running.next_deadline() });
         self.phase = Phase::Running(Box::new(running));
         self.check_again();
     }
@@ -47,8 +47,12 @@ impl Lifecycle {
 
     /// A listing showed this one alive, or none. It is older than what is known here, so a difference is a reason to
     /// look, and nothing more.
-    pub(super) fn seen(&mut self, container: Option<&ContainerId>) {
-        if self.sandbox().is_some_and(|sandbox| sandbox.container.as_ref() != container) {
+    pub(super) fn seen(&mut self, seen: Option<&Sighting>) {
+        let differs = |sandbox: &Sandbox| {
+            sandbox.container.as_ref() != seen.map(|seen| &seen.container)
+                || seen.is_some_and(|seen| seen.paused != (sandbox.status == Status::Paused))
+        };
+        if self.sandbox().is_some_and(differs) {
             self.check();
         }
     }
@@ -59,11 +63,12 @@ impl Lifecycle {
         }
         let Phase::Running(running) = &mut self.phase else { return };
         running.checking = false;
-        let waiting = std::mem::take(&mut running.verifying);
+        let mut waiting = std::mem::take(&mut running.verifying);
         let (reason, message) = match liveness {
             // Unknown is not gone: the sandbox is handed out as what it was when it was last seen.
-            Liveness::Alive | Liveness::Unknown(_) => {
+            Liveness::Alive | Liveness::Paused | Liveness::Unknown(_) => {
                 running.verified_at = now;
+                self.note_switch(&liveness, now);
                 self.replay(waiting, now);
                 return self.check_again();
             }
@@ -78,6 +83,7 @@ impl Lifecycle {
             },
             Liveness::Vanished => (Reason::Vanished, Some("its container was removed by somebody else".to_owned())),
         };
+        waiting.extend(running.take_waiting());
         let restarts = running.restarts_so_far(now);
         let mut sandbox = running.sandbox.clone();
         self.abandon_changes(Status::Failed);

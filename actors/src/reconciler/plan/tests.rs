@@ -122,11 +122,31 @@ fn every_state() -> Vec<ContainerState> {
 #[test]
 fn a_live_sandbox_is_resumed_with_the_times_of_its_record() {
     for state in ALIVE {
-        let record = record(chat(1), session(1), Status::Running);
+        let status = if state == ContainerState::Paused { Status::Paused } else { Status::Running };
+        let record = record(chat(1), session(1), status);
         let (sandbox, because) = attended(Some(record.clone()), Some(container(chat(1), session(1), state)));
         assert_eq!(because, Because::Resumed);
         assert_eq!(sandbox, record);
     }
+}
+
+#[test]
+fn a_sandbox_that_was_paused_meanwhile_is_resumed_as_such() {
+    let record = record(chat(1), session(1), Status::Running);
+    let paused = container(chat(1), session(1), ContainerState::Paused);
+    let (sandbox, because) = attended(Some(record.clone()), Some(paused));
+    assert_eq!(because, Because::Resumed);
+    assert_eq!(sandbox, Sandbox { status: Status::Paused, reason: Reason::Adopted, ..record });
+}
+
+#[test]
+fn a_sandbox_that_goes_on_since_nobody_knows_when_counts_as_used() {
+    let record = record(chat(1), session(1), Status::Paused);
+    let running = container(chat(1), session(1), ContainerState::Running);
+    let (sandbox, because) = attended(Some(record.clone()), Some(running));
+    assert_eq!(because, Because::Resumed);
+    let (status, reason) = (Status::Running, Reason::Adopted);
+    assert_eq!(sandbox, Sandbox { status, reason, last_activity_at: now(), ..record });
 }
 
 #[test]
@@ -237,7 +257,8 @@ fn while_the_journal_is_new_a_live_container_is_adopted_from_its_labels() {
     for state in ALIVE {
         let (sandbox, because) = rebuilding(container(chat(1), session(1), state));
         assert_eq!(because, Because::AdoptedFromLabels);
-        assert_eq!((sandbox.status, sandbox.reason), (Status::Running, Reason::Adopted));
+        let status = if state == ContainerState::Paused { Status::Paused } else { Status::Running };
+        assert_eq!((sandbox.status, sandbox.reason), (status, Reason::Adopted));
         let labels = labels(chat(1), session(1), now() - GRACE);
         assert_eq!((sandbox.session, sandbox.expires_at), (labels.session, labels.expires_at));
         assert_eq!(sandbox.last_activity_at, now(), "rather too late an end than too early a one");
@@ -298,7 +319,8 @@ fn a_chat_that_has_an_actor_is_told_what_is_alive_and_nothing_else_is_done() {
         for record in [None, Some(record(chat(1), session(2), Status::Deleting))] {
             let mut situation = situation(vec![container.clone()], record.into_iter().collect());
             situation.attended.insert(chat(1));
-            let seen = alive.then(|| container.id.clone());
+            let paused = state == ContainerState::Paused;
+            let seen = alive.then(|| Sighting { container: container.id.clone(), paused });
             assert_eq!(plan(&situation), [Action::Tell { chat: chat(1), seen }]);
         }
     }

@@ -18,6 +18,7 @@ enum Step {
     Delete,
     Renew(Duration),
     Touch,
+    Pause,
     Lease {
         duration: Duration,
         durable: bool,
@@ -38,6 +39,7 @@ enum Step {
     LaunchEnds(LaunchEnd),
     TearDownEnds(End),
     StopEnds(End),
+    SwitchEnds(End),
     LookEnds {
         answered: bool,
     },
@@ -53,6 +55,8 @@ enum Step {
     StragglerEnds,
     ContainerDies,
     ContainerVanishes,
+    /// Somebody pauses it, or lets it go on, past the service.
+    ContainerIsSwitched,
     /// The engine tells of an event, true or not.
     Stirs,
     /// A listing is told of that may be older than what is known.
@@ -118,12 +122,13 @@ enum Known {
 fn beginnings() -> impl Strategy<Value = Beginning> {
     let state = prop_oneof![
         4 => Just(ContainerState::Running),
+        1 => Just(ContainerState::Paused),
         1 => Just(ContainerState::Created),
         1 => Just(ended()),
     ];
     let status = prop::sample::select(&Status::ALL[..]);
     let known = prop_oneof![4 => Just(Known::Nothing), 2 => Just(Known::Unknown), 2 => Just(Known::Listed)];
-    let on_expire = prop::sample::select(vec![OnExpire::Delete, OnExpire::Stop]);
+    let on_expire = prop::sample::select(vec![OnExpire::Delete, OnExpire::Stop, OnExpire::Pause]);
     let restart = prop::sample::select(vec![Restart::Never, Restart::OnFailure]);
     (prop::option::of(state), prop::option::of(status), known, on_expire, restart).prop_map(
         |(container, record, known, on_expire, restart)| {
@@ -143,6 +148,7 @@ fn callers() -> impl Strategy<Value = Step> {
         2 => Just(Step::Delete),
         2 => prop::sample::select(durations).prop_map(Step::Renew),
         1 => Just(Step::Touch),
+        2 => Just(Step::Pause),
         2 => lease.prop_map(|(duration, durable)| Step::Lease { duration, durable }),
         1 => (0usize..4).prop_map(|nth| Step::Release { nth }),
     ]
@@ -162,12 +168,14 @@ fn engine() -> impl Strategy<Value = Step> {
         6 => launch_end.prop_map(Step::LaunchEnds),
         5 => end().prop_map(Step::TearDownEnds),
         2 => end().prop_map(Step::StopEnds),
+        4 => end().prop_map(Step::SwitchEnds),
         2 => prop::bool::weighted(0.7).prop_map(|answered| Step::LookEnds { answered }),
         3 => prop::bool::weighted(0.8).prop_map(|answered| Step::CheckEnds { answered }),
         1 => Just(Step::StragglerActs),
         1 => Just(Step::StragglerEnds),
         2 => Just(Step::ContainerDies),
         1 => Just(Step::ContainerVanishes),
+        1 => Just(Step::ContainerIsSwitched),
         2 => Just(Step::Stirs),
         1 => any::<bool>().prop_map(|up_to_date| Step::Listed { up_to_date }),
         2 => (0usize..20).prop_map(|nth| Step::OldAnswerComes { nth }),

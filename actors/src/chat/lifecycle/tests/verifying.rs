@@ -174,10 +174,10 @@ fn a_sandbox_that_stirred_while_it_was_being_created_is_looked_at_when_it_runs()
 #[test]
 fn a_listing_that_does_not_show_the_sandbox_alive_is_a_reason_to_look_and_nothing_more() {
     let mut stage = Stage::running();
-    let container = stage.seen().unwrap().container;
-    stage.tell(Event::Seen(container));
+    let container = stage.seen().unwrap().container.unwrap();
+    stage.tell(Event::Seen(Some(Sighting { container, paused: false })));
     stage.assert_nothing_is_open();
-    for shown in [None, Some(ContainerId::new("another"))] {
+    for shown in [None, Some(another())] {
         stage.tell(Event::Seen(shown));
         stage.checked(Liveness::Alive);
         assert_eq!(stage.seen().unwrap().status, Status::Running);
@@ -189,7 +189,11 @@ fn a_listing_is_no_news_to_a_chat_that_has_nothing_running() {
     for mut stage in [Stage::absent(), Stage::unknown(), Stage::deleting(), Stage::adopting(&found(ended()))] {
         let open = stage.open.len();
         stage.tell(Event::Seen(None));
-        stage.tell(Event::Seen(Some(ContainerId::new("another"))));
+        stage.tell(Event::Seen(Some(another())));
         assert_eq!(stage.open.len(), open);
     }
+}
+
+fn another() -> Sighting {
+    Sighting { container: ContainerId::new("another"), paused: false }
 }

@@ -34,6 +34,7 @@ enum Asked {
     Delete,
     Renew(Duration),
     Touch,
+    Pause,
     Lease(Lease),
     Release(LeaseId),
 }
@@ -47,6 +48,8 @@ pub(super) struct World {
     launching: Option<Launching>,
     tearing_down: Option<(Generation, Option<ContainerId>)>,
     stopping: Option<(Generation, ContainerId)>,
+    /// And whether it is to be paused.
+    switching: Option<(Generation, ContainerId, bool)>,
     looking: bool,
     checking: Vec<(Generation, ContainerId)>,
     timers: Vec<(Generation, u32)>,
@@ -93,6 +96,7 @@ impl World {
             launching: None,
             tearing_down: None,
             stopping: None,
+            switching: None,
             looking: false,
             checking: Vec::new(),
             timers: Vec::new(),
@@ -125,6 +129,7 @@ impl World {
             Step::Delete => self.ask(Asked::Delete),
             Step::Renew(ttl) => self.ask(Asked::Renew(ttl)),
             Step::Touch => self.ask(Asked::Touch),
+            Step::Pause => self.ask(Asked::Pause),
             Step::Lease { duration, durable } => {
                 let id = LeaseId::random();
                 self.leases.push(id);
@@ -150,6 +155,7 @@ impl World {
             Step::LaunchEnds(end) => self.end_launch(end),
             Step::TearDownEnds(end) => self.end_tear_down(end),
             Step::StopEnds(end) => self.end_stop(end),
+            Step::SwitchEnds(end) => self.end_switch(end),
             Step::LookEnds { answered } => self.end_look(answered),
             Step::CheckEnds { answered } => self.end_check(answered),
             Step::TimerRings { oldest } => self.ring(oldest),
@@ -158,6 +164,7 @@ impl World {
             Step::StragglerEnds => self.end_straggler(),
             Step::ContainerDies => self.container_dies(),
             Step::ContainerVanishes => self.container_vanishes(),
+            Step::ContainerIsSwitched => self.container_is_switched(),
             Step::Stirs => self.stir(),
             Step::Listed { up_to_date } => self.list(up_to_date),
             Step::DiskWrites { writes } => self.write(writes),
@@ -173,7 +180,8 @@ impl World {
     pub(super) fn settle(&mut self) {
         for _ in 0..1000 {
             self.write(usize::MAX);
-            let effects = self.launching.is_some() || self.tearing_down.is_some() || self.stopping.is_some();
+            let ends = self.tearing_down.is_some() || self.stopping.is_some();
+            let effects = self.launching.is_some() || ends || self.switching.is_some();
             let timers = !self.timers.is_empty() || !self.restarts.is_empty();
             let looks = self.looking || !self.checking.is_empty();
             if !effects && !timers && !looks && self.stragglers.is_empty() {
@@ -191,6 +199,7 @@ impl World {
             self.end_launch(LaunchEnd::Succeeds);
             self.end_tear_down(End::Succeeds);
             self.end_stop(End::Succeeds);
+            self.end_switch(End::Succeeds);
             self.end_check(true);
             self.ring(true);
             self.restart();
@@ -212,6 +221,7 @@ impl World {
             }
             Asked::Renew(ttl) => Request::Renew { waiter, ttl },
             Asked::Touch => Request::Touch { waiter },
+            Asked::Pause => Request::Pause { waiter },
             Asked::Lease(lease) => Request::Lease { waiter, lease },
             Asked::Release(lease) => Request::Release { waiter, lease },
         }));
@@ -223,6 +233,7 @@ impl World {
             | Event::Checked { generation, .. }
             | Event::TornDown { generation, .. }
             | Event::Stopped { generation, .. }
+            | Event::Switched { generation, .. }
             | Event::RestartDue { generation }
             | Event::RetryDue { generation, .. } => self.past.push((*generation, event.clone())),
             Event::Saved { .. } => self.past_writes.push(event.clone()),
@@ -298,6 +309,7 @@ impl World {
         self.launching = None;
         self.tearing_down = None;
         self.stopping = None;
+        self.switching = None;
         self.looking = false;
         self.checking.clear();
         self.timers.clear();

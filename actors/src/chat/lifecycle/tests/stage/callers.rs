@@ -42,6 +42,12 @@ impl Stage {
         waiter
     }
 
+    pub(in super::super) fn pause(&mut self) -> WaiterId {
+        let waiter = self.waiter();
+        self.tell(Event::Request(Request::Pause { waiter }));
+        waiter
+    }
+
     pub(in super::super) fn lease(&mut self, lease: Lease) -> WaiterId {
         let waiter = self.waiter();
         self.tell(Event::Request(Request::Lease { waiter, lease }));

@@ -94,6 +94,31 @@ impl Stage {
         self.tell(Event::Looked(result.map(|sandbox| sandbox.map(Box::new))));
     }
 
+    fn switch(&mut self, kind: &str, result: Result<(), EngineError>) {
+        let generation = self.take(kind, |effect| match effect {
+            Effect::Pause { generation, .. } if kind == "pause" => Some(*generation),
+            Effect::Unpause { generation, .. } if kind == "unpause" => Some(*generation),
+            _ => None,
+        });
+        self.tell(Event::Switched { generation, result });
+    }
+
+    pub(in super::super) fn pause_succeeds(&mut self) {
+        self.switch("pause", Ok(()));
+    }
+
+    pub(in super::super) fn pause_fails(&mut self) {
+        self.switch("pause", Err(unreachable()));
+    }
+
+    pub(in super::super) fn unpause_succeeds(&mut self) {
+        self.switch("unpause", Ok(()));
+    }
+
+    pub(in super::super) fn unpause_fails(&mut self) {
+        self.switch("unpause", Err(unreachable()));
+    }
+
     pub(in super::super) fn checked(&mut self, liveness: Liveness) {
         let generation = self.take("check", |effect| match effect {
             Effect::Check { generation, .. } => Some(*generation),

@@ -47,6 +47,9 @@ impl World {
                 // One of an earlier sandbox may still be under way; it is answered to nobody.
                 self.stopping = Some((generation, container));
             }
+            // One of an earlier sandbox may still be under way, as with a stop.
+            Effect::Pause { generation, container } => self.switching = Some((generation, container, true)),
+            Effect::Unpause { generation, container } => self.switching = Some((generation, container, false)),
             effect => panic!("{effect:?} is nothing to be asked of an engine"),
         }
     }
@@ -161,6 +164,30 @@ impl World {
         self.tell(Event::Stopped { generation, result });
     }
 
+    /// What is so already is done, as an effect has it.
+    pub(super) fn end_switch(&mut self, end: End) {
+        let Some((generation, named, pauses)) = self.switching.take() else { return };
+        let alive = self.holds(&named).filter(|container| is_alive(container.state));
+        let result = match (alive, end) {
+            (Some(container), End::Succeeds | End::SucceedsUnheard) => {
+                container.state = if pauses { ContainerState::Paused } else { ContainerState::Running };
+                if end == End::Succeeds { Ok(()) } else { Err(unreachable()) }
+            }
+            _ => Err(unreachable()),
+        };
+        self.tell(Event::Switched { generation, result });
+    }
+
+    pub(super) fn container_is_switched(&mut self) {
+        if let Some(container) = &mut self.container {
+            container.state = match container.state {
+                ContainerState::Running => ContainerState::Paused,
+                ContainerState::Paused => ContainerState::Running,
+                other => other,
+            };
+        }
+    }
+
     pub(super) fn end_look(&mut self, answered: bool) {
         if std::mem::take(&mut self.looking) {
             let result = if answered { Ok(self.look_up()) } else { Err(unreachable()) };
@@ -175,6 +202,7 @@ impl World {
             _ if !answered => Liveness::Unknown(unreachable()),
             None => Liveness::Vanished,
             Some(ContainerState::Running) => Liveness::Alive,
+            Some(ContainerState::Paused) => Liveness::Paused,
             Some(_) => Liveness::Ended(death()),
         };
         self.tell(Event::Checked { generation, liveness });
@@ -211,7 +239,7 @@ impl World {
     }
 
     pub(super) fn container_dies(&mut self) {
-        if let Some(container) = self.container.as_mut().filter(|c| c.state == ContainerState::Running) {
+        if let Some(container) = self.container.as_mut().filter(|container| is_alive(container.state)) {
             container.state = ended();
         }
     }
@@ -231,8 +259,11 @@ impl World {
     }
 
     pub(super) fn list(&mut self, up_to_date: bool) {
-        let alive = self.container.as_ref().filter(|container| container.state == ContainerState::Running);
-        let seen = alive.filter(|_| up_to_date).map(|container| container.id.clone());
+        let seen = self.found().filter(|_| up_to_date).and_then(|found| found.sighting());
         self.tell(Event::Seen(seen));
     }
+}
+
+fn is_alive(state: ContainerState) -> bool {
+    matches!(state, ContainerState::Running | ContainerState::Paused)
 }

@@ -27,9 +27,13 @@ impl World {
         if let Some(container) = &self.container {
             assert_eq!(container.labels.session, record.session);
         }
-        if sandbox.status == Status::Running {
-            let container = self.container.as_ref().expect("what runs is there");
-            assert_eq!(container.state, ContainerState::Running);
+        let state = match sandbox.status {
+            Status::Running => Some(ContainerState::Running),
+            Status::Paused => Some(ContainerState::Paused),
+            _ => None,
+        };
+        if state.is_some() {
+            assert_eq!(self.container.as_ref().map(|container| container.state), state);
         }
         assert_eq!(sandbox.expires_at, record.expires_at);
         if sandbox.status != Status::Stopped {
@@ -49,7 +53,10 @@ impl World {
     pub(super) fn assert_still_there(&self, told: &Sandbox) {
         let sandbox = self.lifecycle.sandbox().unwrap_or_else(|| panic!("{told:?} is lost"));
         assert_eq!(sandbox.session, told.session);
-        assert!(matches!(sandbox.status, Status::Running | Status::Failed | Status::Stopped), "{sandbox:?}");
+        assert!(
+            matches!(sandbox.status, Status::Running | Status::Paused | Status::Failed | Status::Stopped),
+            "{sandbox:?}"
+        );
         assert!(sandbox.expires_at >= told.expires_at, "{sandbox:?} ends before {told:?}");
     }
 
@@ -58,19 +65,27 @@ impl World {
         match (asked, reply) {
             (Asked::Create { other_agent }, Reply::Create(Ok(created))) => self.handed_out(other_agent, created),
             (Asked::Get, Reply::Get(Ok(Some(sandbox)))) if sandbox.status == Status::Running => self.told(sandbox),
-            (Asked::Renew(_) | Asked::Touch | Asked::Lease(_), Reply::Kept(Ok(sandbox))) => self.told(sandbox),
+            (Asked::Touch, Reply::Kept(Ok(sandbox))) => {
+                assert_eq!(sandbox.status, Status::Running, "it is not used while it stands still");
+                self.told(sandbox);
+            }
+            (Asked::Pause, Reply::Kept(Ok(sandbox))) => {
+                assert_eq!(sandbox.status, Status::Paused);
+                self.told(sandbox);
+            }
+            (Asked::Renew(_) | Asked::Lease(_), Reply::Kept(Ok(sandbox))) => self.told(sandbox),
             (Asked::Release(_), Reply::Kept(_)) => {}
             (Asked::Create { .. }, Reply::Create(Err(_)))
             | (Asked::Get, Reply::Get(_))
             | (Asked::Delete, Reply::Delete(_))
-            | (Asked::Renew(_) | Asked::Touch | Asked::Lease(_), Reply::Kept(Err(_))) => {}
+            | (Asked::Renew(_) | Asked::Touch | Asked::Pause | Asked::Lease(_), Reply::Kept(Err(_))) => {}
             _ => panic!("{reply:?} answers {asked:?}"),
         }
     }
 
-    /// Nobody is told of a running sandbox, or of a deadline, that is not on disk.
+    /// Nobody is told of a live sandbox, or of a deadline, that is not on disk.
     fn told(&mut self, sandbox: &Sandbox) {
-        assert_eq!(sandbox.status, Status::Running);
+        assert!(matches!(sandbox.status, Status::Running | Status::Paused), "{sandbox:?}");
         let record = self.disk.record.as_ref().expect("what is told is on disk");
         assert_eq!(record.session, sandbox.session);
         assert!(record.expires_at >= sandbox.expires_at, "{record:?} ends before {sandbox:?}");
@@ -79,6 +94,7 @@ impl World {
 
     fn handed_out(&mut self, other_agent: bool, Created { sandbox, outcome, .. }: &Created) {
         assert_eq!(sandbox.agent == request().agent, !other_agent, "a sandbox of another agent was handed out");
+        assert_eq!(sandbox.status, Status::Running);
         self.told(sandbox);
         if *outcome == Outcome::Reused {
             // It may have died since it was last seen, and a delete may follow at once.
@@ -102,7 +118,8 @@ impl World {
             step,
             (None, Some(_))
                 | (Some(Creating), Some(Running | Deleting | Failed) | None)
-                | (Some(Running), Some(Failed | Stopped | Deleting))
+                | (Some(Running), Some(Paused | Failed | Stopped | Deleting))
+                | (Some(Paused), Some(Running | Failed | Stopped | Deleting))
                 | (Some(Failed), Some(Creating | Stopped | Deleting))
                 | (Some(Stopped), Some(Deleting))
                 | (Some(Deleting), None)
@@ -116,7 +133,7 @@ impl World {
         let status = match phase {
             Phase::Unknown(_) | Phase::Absent => None,
             Phase::Creating(_) => Some(Status::Creating),
-            Phase::Running(_) => Some(Status::Running),
+            Phase::Running(running) => Some(running.sandbox.status),
             Phase::Stopped(_) => Some(Status::Stopped),
             Phase::Failed(_) => Some(Status::Failed),
             Phase::Deleting(_) => Some(Status::Deleting),
@@ -140,6 +157,10 @@ impl World {
             // The end of the stop that is under way decides.
             Phase::Running(running) if running.stopping.is_some_and(|stopping| stopping.is_under_way()) => return,
             Phase::Running(running) if running.stopping.is_some() => Timestamp::MAX_UTC,
+            // One that is to be paused stays until it is, or until its absolute end.
+            Phase::Running(running) if running.switching.is_some() || running.pause_again_at.is_some() => {
+                running.sandbox.absolute_end()
+            }
             Phase::Running(running) => running.sandbox.end().0,
             Phase::Failed(failed) => failed.sandbox.end().0,
             Phase::Stopped(_) => Timestamp::MAX_UTC,
