@@ -7,6 +7,8 @@ pub enum Method {
     SandboxList,
     SandboxRenew,
     SandboxTouch,
+    SandboxPause,
+    SandboxResume,
     SandboxLease,
     SandboxRelease,
     SandboxDelete,
@@ -33,12 +35,14 @@ pub enum Method {
 }
 
 impl Method {
-    pub const ALL: [Method; 28] = [
+    pub const ALL: [Method; 30] = [
         Method::SandboxCreate,
         Method::SandboxGet,
         Method::SandboxList,
         Method::SandboxRenew,
         Method::SandboxTouch,
+        Method::SandboxPause,
+        Method::SandboxResume,
         Method::SandboxLease,
         Method::SandboxRelease,
         Method::SandboxDelete,
@@ -75,6 +79,8 @@ impl Method {
             Method::SandboxList => "sandbox.list",
             Method::SandboxRenew => "sandbox.renew",
             Method::SandboxTouch => "sandbox.touch",
+            Method::SandboxPause => "sandbox.pause",
+            Method::SandboxResume => "sandbox.resume",
             Method::SandboxLease => "sandbox.lease",
             Method::SandboxRelease => "sandbox.release",
             Method::SandboxDelete => "sandbox.delete",
@@ -107,6 +113,8 @@ impl Method {
             Method::SandboxCreate
             | Method::SandboxRenew
             | Method::SandboxTouch
+            | Method::SandboxPause
+            | Method::SandboxResume
             | Method::SandboxLease
             | Method::SandboxRelease
             | Method::SandboxDelete

@@ -22,6 +22,8 @@ pub enum Call {
     List { after: Option<ChatId>, limit: usize },
     Renew { chat: ChatId, ttl: Duration },
     Touch(ChatId),
+    Pause(ChatId),
+    Resume(ChatId),
     Lease { chat: ChatId, duration: Duration, durable: bool },
     Release { chat: ChatId, lease: LeaseId },
     Delete(ChatId),
@@ -79,6 +81,8 @@ impl Call {
             Method::SystemInfo => fields::<NoFields>(params).map(|NoFields {}| Call::Info),
             Method::SandboxRenew => fields::<RenewFields<'_>>(params)?.checked(),
             Method::SandboxTouch => fields::<ChatFields<'_>>(params)?.checked().map(Call::Touch),
+            Method::SandboxPause => fields::<ChatFields<'_>>(params)?.checked().map(Call::Pause),
+            Method::SandboxResume => fields::<ChatFields<'_>>(params)?.checked().map(Call::Resume),
             Method::SandboxLease => fields::<LeaseFields<'_>>(params)?.checked(),
             Method::SandboxRelease => fields::<ReleaseFields<'_>>(params)?.checked(),
             Method::EventsWatch => fields::<WatchFields<'_>>(params)?.checked().map(Call::Watch),
@@ -94,6 +98,8 @@ impl Call {
             Call::Create(create) => Some(create.chat),
             Call::Get(chat)
             | Call::Touch(chat)
+            | Call::Pause(chat)
+            | Call::Resume(chat)
             | Call::Delete(chat)
             | Call::Renew { chat, .. }
             | Call::Lease { chat, .. }

@@ -67,7 +67,9 @@ impl Handler {
                 Ok(self.seen(sandbox))
             }
             Call::Renew { chat, ttl } => Ok(self.seen(self.sandboxes.renew(chat, ttl).await?)),
-            Call::Touch(chat) => Ok(self.seen(self.sandboxes.touch(chat).await?)),
+            // Use is what lets a sandbox go on.
+            Call::Touch(chat) | Call::Resume(chat) => Ok(self.seen(self.sandboxes.touch(chat).await?)),
+            Call::Pause(chat) => Ok(self.seen(self.sandboxes.pause(chat).await?)),
             Call::Lease { chat, duration, durable } => self.lease(chat, duration, durable, leases).await,
             Call::Release { chat, lease } => {
                 let sandbox = self.sandboxes.release(chat, lease).await?;

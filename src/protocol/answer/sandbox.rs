@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use sandboxd_actors::clock::Timestamp;
 use sandboxd_actors::ids::LeaseId;
 use sandboxd_actors::outcome::Created;
-use sandboxd_actors::sandbox::{Endpoint, Sandbox};
+use sandboxd_actors::sandbox::{Endpoint, Sandbox, Status};
 use serde::Serialize;
 
 use crate::protocol::text::{Shown, Time};
@@ -106,6 +106,8 @@ impl Idle {
     fn of(sandbox: &Sandbox, now: Timestamp) -> Self {
         if sandbox.held_until.is_some_and(|held| now < held) {
             Idle { is: false, because: "leased" }
+        } else if sandbox.status == Status::Paused {
+            Idle { is: true, because: "paused" }
         } else if now < sandbox.idle_expires_at() {
             Idle { is: false, because: "recent_activity" }
         } else {
@@ -120,7 +122,7 @@ pub(super) mod tests {
     use chrono::TimeDelta;
     use sandboxd_actors::host_path::HostPath;
     use sandboxd_actors::ids::{ChatId, ContainerName, SessionId};
-    use sandboxd_actors::sandbox::{Reason, Status};
+    use sandboxd_actors::sandbox::Reason;
     use serde_json::{Value, json};
     use std::path::Path;
     use std::time::Duration;
@@ -190,6 +192,9 @@ pub(super) mod tests {
         let leased = json!({ "is": false, "because": "leased" });
         assert_eq!(ending(&sandbox, 61), (json!("2024-02-29T12:06:00.000Z"), json!("idle"), leased));
         assert_eq!(ending(&sandbox, 301).2, recent, "idle time counts from the end of a lease");
+        sandbox.status = Status::Paused;
+        let paused = json!({ "is": true, "because": "paused" });
+        assert_eq!(ending(&sandbox, 301), (json!("9999-12-31T23:59:59.999Z"), json!("expired"), paused));
         sandbox.expires_at = NOON;
         assert_eq!(ending(&sandbox, 0).1, json!("expired"));
     }
