@@ -303,6 +303,35 @@ async fn stopping_and_pausing_are_told() {
 }
 
 #[tokio::test]
+async fn what_is_paused_stands_still_and_can_be_resumed_stopped_and_removed() {
+    let instance = TestInstance::new();
+    let (_, spec) = instance.chat_spec("trap 'echo bye; exit 3' TERM; echo up; while :; do sleep 0.05; done");
+    let id = instance.launch(&spec).await;
+    eventually("it is up", || async {
+        instance.engine.log_tail(&id, 1).await.unwrap().contains(&"up".to_owned()).then_some(())
+    })
+    .await;
+    instance.engine.pause(&id).await.unwrap();
+    assert_eq!(instance.observe(&id).await.state, ContainerState::Paused);
+    assert!(matches!(instance.engine.pause(&id).await, Err(EngineError::Refused { .. })));
+    instance.engine.unpause(&id).await.unwrap();
+    assert_eq!(instance.observe(&id).await.state, ContainerState::Running);
+    assert!(matches!(instance.engine.unpause(&id).await, Err(EngineError::Refused { .. })));
+
+    instance.engine.pause(&id).await.unwrap();
+    instance.engine.stop(&id, Duration::from_secs(10)).await.unwrap();
+    let exit = Exit { code: 3, oom_killed: false };
+    assert_eq!(instance.observe(&id).await.state, ContainerState::Exited(Some(exit)), "it goes on to end gracefully");
+    instance.engine.start(&id).await.unwrap();
+    instance.engine.pause(&id).await.unwrap();
+    instance.engine.remove(&id).await.unwrap();
+    assert_eq!(instance.engine.inspect(id.as_str()).await, Ok(None));
+    let gone = EngineError::NoSuchContainer { container: id.to_string() };
+    assert_eq!(instance.engine.pause(&id).await, Err(gone.clone()));
+    assert_eq!(instance.engine.unpause(&id).await, Err(gone));
+}
+
+#[tokio::test]
 async fn a_failing_health_check_is_told() {
     let instance = TestInstance::new();
     let mut events = Told::by(&instance).await;

@@ -34,6 +34,7 @@ mod load;
 mod logs_and_stats;
 mod observability;
 mod outage;
+mod pause;
 mod readiness;
 mod restart;
 mod two_daemons;
