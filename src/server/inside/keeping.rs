@@ -6,6 +6,7 @@ use std::time::Duration;
 use sandbox_init::wire::{Event, Request};
 use sandboxd_actors::chat::events::Lease;
 use sandboxd_actors::ids::{ChatId, LeaseId};
+use sandboxd_actors::sandbox::Status;
 use sandboxd_actors::sandboxes::Sandboxes;
 
 use crate::interiors::Interior;
@@ -31,6 +32,10 @@ pub(super) fn keep(sandboxes: Sandboxes, interior: Arc<Interior>, chat: ChatId, 
 /// Does so for every command that an earlier run of the service has left running in the sandbox.
 pub fn keep_all(sandboxes: Sandboxes, interior: Arc<Interior>, chat: ChatId) {
     tokio::spawn(async move {
+        // What stands still does not answer.
+        while matches!(sandboxes.get(chat).await, Ok(Some(sandbox)) if sandbox.status == Status::Paused) {
+            tokio::time::sleep(LOOK).await;
+        }
         for command in running(&interior).await {
             keep(sandboxes.clone(), Arc::clone(&interior), chat, command);
         }
