@@ -1,11 +1,10 @@
 //! The life of a chat's sandbox, as a pure state machine: an event goes in, effects come out, nothing else happens.
 //!
 //! ```text
-//!                        Paused
-//!                         ▲ │
-//!            paused, idle │ │ used, resumed
-//!                         │ ▼
-//!            found alive                on disk
+//!                           Paused
+//!                             ▲ │
+//!               paused, idle  │ │ used, resumed
+//!         found alive         │ ▼    on disk
 //!  Unknown ───────────────▶ Running ◀────────────── Creating ◀──────┐
 //!   │ │ │                    │ │ │                   ▲   │          │
 //!   │ │ │ found ended or ill │ │ │ seen dead restart │   │          │
