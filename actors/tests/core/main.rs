@@ -9,6 +9,7 @@ mod deleting;
 mod failing_engine;
 mod hanging_engine;
 mod listing;
+mod pausing;
 mod races;
 mod readiness;
 mod shutdown;
