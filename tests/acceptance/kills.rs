@@ -39,6 +39,11 @@ async fn a_renewal_that_is_killed_counts_if_it_was_answered() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_pause_that_is_killed_loses_nothing_and_is_seen_if_the_engine_has_done_it() {
+    killed_everywhere(UseCase::Pause, &["engine.pause", "journal.commit"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_delete_that_is_killed_has_not_begun_or_is_finished_by_the_next_service() {
     killed_everywhere(UseCase::Delete, &["engine.stop", "engine.remove", "journal.commit"]).await;
 }

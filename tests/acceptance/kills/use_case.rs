@@ -15,6 +15,7 @@ pub(super) enum UseCase {
     /// A create for a chat whose sandbox has expired.
     Replace,
     Renew,
+    Pause,
     Delete,
     /// Nobody asks for anything.
     Expire,
@@ -38,7 +39,7 @@ impl UseCase {
             UseCase::Replace => chat.with("ttl", 1),
             // Counts from when it is ready, however long that took.
             UseCase::Expire | UseCase::Rest => chat.with("idle_timeout", 1),
-            UseCase::Renew | UseCase::Delete => chat.clone(),
+            UseCase::Renew | UseCase::Pause | UseCase::Delete => chat.clone(),
         };
         let before = service.created(&params).await;
         if self == UseCase::Replace {
@@ -56,6 +57,7 @@ impl UseCase {
             UseCase::Renew => {
                 service.try_call("sandbox.renew", json!({ "chat_id": chat.chat_id(), "ttl": 9000 })).await
             }
+            UseCase::Pause => service.try_call("sandbox.pause", id).await,
             UseCase::Delete => service.try_call("sandbox.delete", id).await,
             UseCase::Expire | UseCase::Rest => {
                 eventually("its end has come", || async {
@@ -105,6 +107,13 @@ impl UseCase {
                 let renewed = next.call("sandbox.renew", again).await.expect("renewed");
                 assert!(time(&renewed["expires_at"]) > time(&before.as_ref().expect("created")["expires_at"]));
             }
+            UseCase::Pause => {
+                let record = record.as_ref().expect("a pause does not end it");
+                if let Some(answer) = answer {
+                    assert_eq!((answer["status"].as_str(), record.status), (Some("paused"), Status::Paused));
+                }
+                is_as_the_engine_has_it(next, chat, before.as_ref().expect("created")).await;
+            }
             UseCase::Delete => {
                 if answer.is_some() {
                     assert_eq!(*record, None, "struck out before it is answered");
@@ -142,6 +151,17 @@ async fn is_there(service: &Daemon, chat: &CreateParams, promised: &Sandbox) {
     let only = containers.only().await;
     assert_eq!(found["container_id"], only);
     assert!(containers.is_running(&only).await);
+}
+
+/// Paused or not: what counts is what the engine did, also if nobody could be told.
+async fn is_as_the_engine_has_it(service: &Daemon, chat: &CreateParams, before: &Value) {
+    let found = service.get(chat).await.expect("it was promised");
+    assert_eq!(found["session_id"], before["session_id"]);
+    let containers = service.containers().await;
+    let only = containers.only().await;
+    assert_eq!(found["container_id"], only);
+    let paused = containers.inspect(&only).await.state.and_then(|state| state.paused);
+    assert_eq!(found["status"], if paused == Some(true) { "paused" } else { "running" });
 }
 
 async fn is_at_rest(service: &Daemon, chat: &CreateParams, before: &Value) {
