@@ -93,11 +93,13 @@ async fn milliseconds<T>(work: impl Future<Output = Outcome<T>>) -> Outcome<(f64
 }
 
 async fn commands(inside: &Inside<'_>, engine: &EngineWork) -> Outcome<()> {
+    let info: Value = inside.service.client.call("system.info", json!({})).await?;
+    let host = info["engine"]["host"].as_str().ok_or("no engine answers")?;
     let (mut ours, mut engines, mut typed) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..rounds(200) {
         ours.push(milliseconds(inside.exec(json!(["true"]))).await?.0);
         engines.push(milliseconds(async { Ok(engine.exec(&["true"]).await?) }).await?.0);
-        typed.push(milliseconds(docker_exec(inside, &engine.container)).await?.0);
+        typed.push(milliseconds(docker_exec(host, &engine.container)).await?.0);
     }
     let mut table = Table::new(["`true` inside", "p50 ms", "p99 ms", "p50 ÷ sandbox.exec"]);
     for (name, times) in [("sandbox.exec", &ours), ("engine's API (bollard)", &engines), ("docker exec", &typed)] {
@@ -108,9 +110,7 @@ async fn commands(inside: &Inside<'_>, engine: &EngineWork) -> Outcome<()> {
     Ok(())
 }
 
-async fn docker_exec(inside: &Inside<'_>, container: &str) -> Outcome<()> {
-    let info: Value = inside.service.client.call("system.info", json!({})).await?;
-    let host = info["engine"]["host"].as_str().ok_or("no engine answers")?;
+async fn docker_exec(host: &str, container: &str) -> Outcome<()> {
     let status = tokio::process::Command::new("docker")
         .args(["--host", host, "exec", container, "true"])
         .stdout(Stdio::null())

@@ -1,5 +1,5 @@
 //! Text as it is written in JSON, for what is long: eight bytes are looked at at a time, and copied as they are wherever
-//! nothing is to be escaped. The general encoder, which looks at each byte, would be half of the cost of a stream.
+//! nothing is to be escaped. The general encoder looks at each byte.
 
 const ONES: u64 = u64::from_ne_bytes([0x01; 8]);
 const HIGH: u64 = u64::from_ne_bytes([0x80; 8]);
