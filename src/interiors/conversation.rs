@@ -1,12 +1,16 @@
 //! One conversation with a sandbox's init, in frames.
 
 use std::io;
+use std::time::Duration;
 
 use sandbox_init::codec::{Value, decode};
 use sandbox_init::wire::{self, Control, Event, Failure, HEADER, Kind, MAX_PAYLOAD, Request};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+
+/// How long init may take to go on with what it can do at once. Even a slow disk is faster.
+const ANSWER_LIMIT: Duration = Duration::from_secs(30);
 
 /// Both directions, which are independent of each other. Dropping both closes it.
 #[derive(Debug)]
@@ -43,6 +47,8 @@ pub enum ConversationError {
     /// The sandbox has ended, most likely.
     #[error("the sandbox's init broke off")]
     Broken,
+    #[error("the sandbox's init said nothing for {ANSWER_LIMIT:?}")]
+    Silent,
     #[error("the sandbox's init said something that makes no sense")]
     Nonsense,
     #[error("{}", String::from_utf8_lossy(&.0.message.0))]
@@ -89,8 +95,18 @@ impl Listening {
         }
     }
 
-    /// The next thing said, which has to be an event.
+    /// The next thing said, where init has nothing to wait for.
+    pub async fn soon(&mut self) -> Result<Said<'_>, ConversationError> {
+        tokio::time::timeout(ANSWER_LIMIT, self.next()).await.map_err(|_| ConversationError::Silent)?
+    }
+
+    /// The same, and it has to be an event.
     pub async fn event(&mut self) -> Result<Event, ConversationError> {
+        tokio::time::timeout(ANSWER_LIMIT, self.next_event()).await.map_err(|_| ConversationError::Silent)?
+    }
+
+    /// An event, however long it takes.
+    pub async fn next_event(&mut self) -> Result<Event, ConversationError> {
         match self.next().await? {
             Said::Event(event) => Ok(event),
             _ => Err(ConversationError::Nonsense),

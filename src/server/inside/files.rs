@@ -1,5 +1,7 @@
 //! Files in a sandbox.
 
+use std::convert::Infallible;
+
 use sandbox_init::codec::Bytes;
 use sandbox_init::wire::{Entry, Event, Failure, Request};
 use sandboxd_actors::ids::ChatId;
@@ -84,7 +86,7 @@ impl Desk<'_> {
             }
         };
         tokio::select! {
-            event = listening.event() => Ok(done(event)),
+            event = listening.next_event() => Ok(done(event)),
             () = receiving => Err(gone()),
             // Without its end, nothing is written.
             () = self.gone.cancelled() => Err(gone()),
@@ -104,7 +106,7 @@ impl Desk<'_> {
         };
         let (mut kept, mut read) = (Vec::new(), 0);
         loop {
-            let told = match conversation.listening.next().await? {
+            let told = match conversation.listening.soon().await? {
                 Said::Data(bytes) => {
                     read += bytes.len() as u64;
                     // More than was asked for is not init's doing.
@@ -137,11 +139,18 @@ impl Desk<'_> {
     }
 }
 
-async fn write(mut conversation: Conversation, content: &[u8]) -> Result<InsideAnswer, ConversationError> {
-    // Where it fails, init has said why.
-    let _ = conversation.speaking.data(content).await;
-    let _ = conversation.speaking.end().await;
-    done(conversation.listening.event().await)
+async fn write(conversation: Conversation, content: &[u8]) -> Result<InsideAnswer, ConversationError> {
+    let Conversation { mut listening, mut speaking } = conversation;
+    let sending = async {
+        // Where it fails, init has said why.
+        let _ = speaking.data(content).await;
+        let _ = speaking.end().await;
+        std::future::pending::<Infallible>().await
+    };
+    tokio::select! {
+        event = listening.event() => done(event),
+        never = sending => match never {},
+    }
 }
 
 fn done(event: Result<Event, ConversationError>) -> Result<InsideAnswer, ConversationError> {
@@ -154,7 +163,7 @@ fn done(event: Result<Event, ConversationError>) -> Result<InsideAnswer, Convers
 async fn list(mut conversation: Conversation) -> Result<InsideAnswer, ConversationError> {
     let (mut files, mut bytes): (Vec<FileFields>, usize) = (Vec::new(), 0);
     loop {
-        match conversation.listening.next().await? {
+        match conversation.listening.soon().await? {
             Said::Event(Event::Entries { entries }) => {
                 bytes += entries.iter().map(in_names).sum::<usize>();
                 files.extend(entries.into_iter().map(FileFields::from));
