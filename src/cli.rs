@@ -97,6 +97,14 @@ async fn execute(arguments: &Arguments) -> Result<(Exit, String), Trouble> {
             let sandbox = service.call("sandbox.touch", json!({ "chat_id": chat })).await?;
             Ok((Exit::Done, service.show(&sandbox, tables::sandbox)?))
         }
+        Command::Pause { chat } => {
+            let sandbox = service.call("sandbox.pause", json!({ "chat_id": chat })).await?;
+            Ok((Exit::Done, service.show(&sandbox, tables::sandbox)?))
+        }
+        Command::Resume { chat } => {
+            let sandbox = service.call("sandbox.resume", json!({ "chat_id": chat })).await?;
+            Ok((Exit::Done, service.show(&sandbox, tables::sandbox)?))
+        }
         Command::Lease { chat, length, durable } => {
             let params = json!({ "chat_id": chat, "duration": length.as_secs_f64(), "durable": durable });
             let sandbox = service.call("sandbox.lease", params).await?;

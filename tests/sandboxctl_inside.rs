@@ -103,6 +103,34 @@ async fn a_command_prints_where_it_means_to_and_its_exit_code_is_ours() {
 }
 
 #[tokio::test]
+async fn code_is_run_from_a_file_or_as_it_is_piped() {
+    let sandbox = Sandbox::new().await;
+    let run = ["run", &sandbox.chat, "--language", "sh"];
+    let ran = sandbox.run_with(&run, b"echo piped; exit 3").await;
+    assert_eq!((ran.code, ran.text()), (Some(3), "piped\n"));
+    let file = sandbox.path("code.sh");
+    std::fs::write(&file, "echo from a file").expect("written");
+    assert_eq!(sandbox.run(&[&run[..], &[&file]].concat()).await.text(), "from a file\n");
+    let ran = sandbox.run(&["run", &sandbox.chat, "--language", "klingon", &file]).await;
+    assert!(ran.code == Some(125) && ran.errors.contains("klingon"), "{}", ran.errors);
+    let ran = sandbox.run(&["run", &sandbox.chat, "/no/such/file"]).await;
+    assert!(ran.code == Some(125) && ran.errors.contains("/no/such/file"), "{}", ran.errors);
+}
+
+#[tokio::test]
+async fn a_sandbox_tells_its_output_and_its_use_and_stands_still() {
+    let sandbox = Sandbox::new().await;
+    let ran = sandbox.run(&["logs", &sandbox.chat, "--tail", "10"]).await;
+    assert_eq!(ran.code, Some(0), "{}", ran.errors);
+    let ran = sandbox.run(&["stats", &sandbox.chat]).await;
+    assert!(ran.code == Some(0) && ran.text().contains("cpu_seconds"), "{}", ran.text());
+    let ran = sandbox.run(&["pause", &sandbox.chat]).await;
+    assert!(ran.code == Some(0) && ran.text().contains("paused"), "{}", ran.text());
+    let ran = sandbox.run(&["resume", &sandbox.chat]).await;
+    assert!(ran.code == Some(0) && ran.text().contains("running"), "{}", ran.text());
+}
+
+#[tokio::test]
 async fn a_command_that_never_ran_is_told_from_one_that_failed() {
     let sandbox = Sandbox::new().await;
     assert_eq!(sandbox.run(&["exec", &sandbox.chat, "--", "frobnicate"]).await.code, Some(127));

@@ -72,6 +72,16 @@ pub(super) enum Command {
         #[arg(value_name = "CHAT")]
         chat: String,
     },
+    /// Let the sandbox of a chat stand still, with all that runs in it; whoever uses it lets it go on
+    Pause {
+        #[arg(value_name = "CHAT")]
+        chat: String,
+    },
+    /// Let a paused sandbox go on
+    Resume {
+        #[arg(value_name = "CHAT")]
+        chat: String,
+    },
     /// Hold the sandbox of a chat open, until Ctrl-C or for as long as told
     Lease {
         #[arg(value_name = "CHAT")]

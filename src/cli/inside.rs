@@ -7,18 +7,20 @@ mod running;
 mod terminal;
 mod transfer;
 
+use std::path::Path;
+
 use serde_json::json;
 
 pub(super) use arguments::Inside;
 
 use super::failure::Trouble;
-use super::{Exit, Service};
+use super::{Exit, Service, tables};
 use crate::client::{ClientError, Failure};
 
 impl Inside {
     /// Its exit code is that of a command in the sandbox, and its own failures must not be taken for that.
     pub(super) fn exits_as_a_command(&self) -> bool {
-        matches!(self, Inside::Exec(_) | Inside::Shell { .. } | Inside::Attach { .. })
+        matches!(self, Inside::Exec(_) | Inside::Run { .. } | Inside::Shell { .. } | Inside::Attach { .. })
     }
 }
 
@@ -29,6 +31,29 @@ pub(super) async fn execute(service: &Service, inside: &Inside) -> Result<(Exit,
             Ok((Exit::Done, service.show(&started, listing::started)?))
         }
         Inside::Exec(exec) => running::exec(service, exec).await,
+        Inside::Run { chat, language, timeout, file } => {
+            let code = if file == Path::new("-") {
+                std::io::read_to_string(std::io::stdin())
+            } else {
+                std::fs::read_to_string(file)
+            };
+            let code = code.map_err(|error| Trouble::local(file, error))?;
+            let mut params = json!({ "chat_id": chat, "code": code });
+            if let Some(language) = language {
+                params["language"] = json!(language);
+            }
+            if let Some(timeout) = timeout {
+                params["timeout"] = json!(timeout.as_secs_f64());
+            }
+            running::code(service, chat, params).await
+        }
+        Inside::Logs { chat, tail, follow } => {
+            running::logs(service, chat, json!({ "chat_id": chat, "tail": tail, "follow": follow })).await
+        }
+        Inside::Stats { chat } => {
+            let stats = service.call("sandbox.stats", json!({ "chat_id": chat })).await?;
+            Ok((Exit::Done, service.show(&stats, tables::fields)?))
+        }
         Inside::Shell { chat } => running::shell(service, chat).await,
         Inside::Attach { chat, command } => running::attach(service, chat, *command).await,
         Inside::Ps { chat } => {

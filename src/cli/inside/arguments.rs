@@ -1,6 +1,7 @@
 //! What can be typed about the inside of a sandbox.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
@@ -13,6 +14,21 @@ pub(in crate::cli) enum Inside {
     /// Run a command in the sandbox of a chat, and exit as it does
     #[command(after_help = EXEC_EXIT_CODES)]
     Exec(Exec),
+    /// Run code in the sandbox of a chat, and exit as it does
+    #[command(after_help = EXEC_EXIT_CODES)]
+    Run {
+        #[arg(value_name = "CHAT")]
+        chat: String,
+        /// One that the sandbox's profile has; python unless given
+        #[arg(long, value_name = "NAME")]
+        language: Option<String>,
+        /// Kill it after this time, such as 30s
+        #[arg(long, value_name = "DURATION", value_parser = duration)]
+        timeout: Option<Duration>,
+        /// A file here, or - for standard input
+        #[arg(value_name = "FILE", default_value = "-")]
+        file: PathBuf,
+    },
     /// Open a shell in the sandbox of a chat
     Shell {
         #[arg(value_name = "CHAT")]
@@ -20,6 +36,22 @@ pub(in crate::cli) enum Inside {
     },
     /// List the commands in the sandbox of a chat
     Ps {
+        #[arg(value_name = "CHAT")]
+        chat: String,
+    },
+    /// Show what the sandbox's own program has printed
+    Logs {
+        #[arg(value_name = "CHAT")]
+        chat: String,
+        /// Only so many of the last lines
+        #[arg(long, value_name = "LINES")]
+        tail: Option<u64>,
+        /// Go on until the sandbox ends or Ctrl-C
+        #[arg(long, short)]
+        follow: bool,
+    },
+    /// Show what the sandbox of a chat uses
+    Stats {
         #[arg(value_name = "CHAT")]
         chat: String,
     },

@@ -56,6 +56,32 @@ pub(super) async fn attach(service: &Service, chat: &str, command: u64) -> Resul
     running.follow(stream).await
 }
 
+pub(super) async fn code(service: &Service, chat: &str, mut params: Value) -> Result<(Exit, String), Trouble> {
+    params["stream"] = json!(!service.json);
+    let stream = service.client.stream("sandbox.run_code", params).await?;
+    let running = Running { service, chat, command: None, input: None, resized: None, kills: true };
+    running.follow(stream).await
+}
+
+/// What the sandbox's own program prints. It has no end to exit with.
+pub(super) async fn logs(service: &Service, chat: &str, params: Value) -> Result<(Exit, String), Trouble> {
+    let mut stream = service.client.stream("sandbox.logs", params).await?;
+    let mut telling = Running { service, chat, command: None, input: None, resized: None, kills: false };
+    let mut interrupted = std::pin::pin!(tokio::signal::ctrl_c());
+    loop {
+        let notification = tokio::select! {
+            notification = stream.next() => notification,
+            _ = &mut interrupted => return Ok((Exit::Done, String::new())),
+        };
+        let Some(notification) = notification else { break };
+        if !telling.heed(&notification)? {
+            return Ok((Exit::Done, String::new()));
+        }
+    }
+    let _: Value = stream.end().await?;
+    Ok((Exit::Done, String::new()))
+}
+
 /// What is typed or piped to us. By a thread, as a read of standard input cannot be broken off, not even to exit.
 fn standard_input() -> mpsc::Receiver<Vec<u8>> {
     let (sender, receiver) = mpsc::channel(1);
