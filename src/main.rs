@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use clap::{Parser, Subcommand};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sandboxd::config::{Config, EngineHost};
 use sandboxd::engine::docker::DockerEngine;
 use sandboxd::engine::private::PrivateEngine;
@@ -78,6 +79,7 @@ async fn serve(config: &Config, rebuild_journal: bool) -> Result<(), Failure> {
     if let Some(address) = config.metrics.listen {
         telemetry::serve_metrics(address)?;
     }
+    raise_descriptor_limit();
     let stop = stop_on_signal()?;
     let listener = systemd::inherited_listener()?;
     let journal = open_journal(config, rebuild_journal)?;
@@ -91,6 +93,14 @@ async fn serve(config: &Config, rebuild_journal: bool) -> Result<(), Failure> {
         private.stop().await;
     }
     Ok(outcome?)
+}
+
+/// Every sandbox needs two descriptors for its inside, and a shell gives its programs few by default.
+fn raise_descriptor_limit() {
+    let limits = getrlimit(Resource::Nofile);
+    if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limits.maximum, ..limits }) {
+        tracing::warn!(%error, current = limits.current, "the limit of open files stays as it is");
+    }
 }
 
 /// The journal of this instance. One that cannot be used is never reset by itself: that would forget promises.
