@@ -22,6 +22,9 @@ use crate::signals::{Arrived, Signals};
 /// Commands that ended while nobody listened are remembered, the last ones.
 const REMEMBERED: usize = 64;
 
+/// Of how many commands is told at once, the last ones: all of them fit into a frame.
+const TOLD: usize = 256;
+
 /// Runs until the program ends, or, without one, until told to.
 pub(crate) fn run(address: Option<Address>, arguments: Vec<OsString>) -> Result<ExitCode, InitError> {
     let mut poll = Poll::new()?;
@@ -208,7 +211,8 @@ impl Attendant {
                 Err(error) => conversation.fail(error),
             },
             Request::Commands {} => {
-                let commands = self.commands.values().map(Command::facts).collect();
+                let commands = self.commands.values().rev().take(TOLD).map(Command::facts);
+                let commands = commands.collect::<Vec<_>>().into_iter().rev().collect();
                 conversation.close_with(&Event::Commands { commands });
             }
             Request::Signal { id, signal } => {

@@ -29,6 +29,9 @@ const TURNS: usize = 16;
 /// Standard input that the command has not taken yet.
 const INPUT_FULL: usize = 256 * 1024;
 
+/// Bytes of a command's arguments that are told with others.
+const SHOWN: usize = 512;
+
 /// What a terminal takes for the end of input.
 const END_OF_TRANSMISSION: u8 = 4;
 
@@ -159,7 +162,7 @@ impl Command {
     pub(crate) fn facts(&self) -> CommandFacts {
         CommandFacts {
             id: self.id,
-            arguments: self.arguments.clone(),
+            arguments: clipped(&self.arguments),
             process: self.leader.as_raw_nonzero().get(),
             age: micros(self.started.elapsed()),
             attached: self.attached.is_some(),
@@ -311,6 +314,18 @@ impl Command {
     pub(crate) fn into_leftovers(self) -> Vec<Watched> {
         self.outputs.into_iter().map(|output| output.from).collect()
     }
+}
+
+/// The beginning of a command's line: enough to know it again.
+fn clipped(arguments: &[Bytes]) -> Vec<Bytes> {
+    let mut room = SHOWN;
+    let fits = |argument: &Bytes| {
+        let clipped = argument.0[..argument.0.len().min(room)].to_vec();
+        let is_shown = room > 0;
+        room = room.saturating_sub(argument.0.len() + 4);
+        is_shown.then_some(Bytes(clipped))
+    };
+    arguments.iter().map_while(fits).collect()
 }
 
 fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {

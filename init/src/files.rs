@@ -15,8 +15,11 @@ use sandbox_init::wire::{Entry, Event, Facts, FileKind, Kind};
 
 use crate::channel::{Channel, Filled};
 
-/// Told at once of a directory.
-const ENTRIES: usize = 256;
+/// Told at once of a directory: so many bytes of names and targets, and one entry more.
+const BATCH: usize = 64 * 1024;
+
+/// What an entry takes beside those.
+const ENTRY: usize = 64;
 
 const PERMISSIONS: u32 = 0o7777;
 
@@ -122,18 +125,25 @@ impl Listing {
     }
 
     pub(crate) fn advance(&mut self, channel: &mut Channel) -> io::Result<bool> {
-        let mut entries = Vec::new();
-        for entry in self.entries.by_ref().take(ENTRIES) {
-            let entry = entry?;
+        let (mut entries, mut size) = (Vec::new(), 0);
+        let mut more = true;
+        while size < BATCH {
+            let Some(entry) = self.entries.next().transpose()? else {
+                more = false;
+                break;
+            };
             let described = entry.metadata().and_then(|metadata| described(&entry.path(), &metadata));
             match described {
-                Ok(facts) => entries.push(Entry { name: Bytes(entry.file_name().into_vec()), facts }),
+                Ok(facts) => {
+                    let name = Bytes(entry.file_name().into_vec());
+                    size += ENTRY + name.0.len() + facts.target.as_ref().map_or(0, |target| target.0.len());
+                    entries.push(Entry { name, facts });
+                }
                 // Gone since.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => return Err(error),
             }
         }
-        let more = entries.len() == ENTRIES;
         channel.send(Kind::Event, &Event::Entries { entries });
         Ok(more)
     }

@@ -365,6 +365,38 @@ fn files_are_moved_described_and_removed() {
 }
 
 #[test]
+fn what_is_told_at_once_fits_into_a_frame_however_long_the_names() {
+    let init = Init::new();
+    let target = "x".repeat(4000);
+    for n in 0..200 {
+        std::os::unix::fs::symlink(&target, init.directory.path().join(format!("{n}{}", "n".repeat(200)))).unwrap();
+    }
+    let told = init.ask(Request::ReadDirectory { path: init.path("") }).until_closed();
+    let entries = told.events.iter().map(|event| match event {
+        Event::Entries { entries } => entries.len(),
+        other => panic!("{other:?}"),
+    });
+    assert_eq!(entries.sum::<usize>(), 201, "and the socket");
+
+    let long = "y".repeat(100_000);
+    for id in 0..10 {
+        init.run(id, |run| run.detached = true, &["sh", "-c", "sleep 1000", &long]).until_closed();
+    }
+    match init.ask(Request::Commands {}).event() {
+        Event::Commands { commands } => {
+            let ids: Vec<_> = commands.iter().map(|command| command.id).collect();
+            assert_eq!(ids, (0..10).collect::<Vec<_>>());
+            assert_eq!(commands[0].arguments[2], "sleep 1000".into());
+            assert!(commands[0].arguments[3].0.len() < 512);
+        }
+        other => panic!("{other:?}"),
+    }
+    for id in 0..10 {
+        init.ask(Request::Kill { id }).until_closed();
+    }
+}
+
+#[test]
 fn the_program_gets_the_signals_and_gives_the_status() {
     let mut init = Init::with_program(&["sh", "-c", "trap 'exit 7' TERM; echo ready; while :; do sleep 0.01; done"]);
     let mut ready = [0; 6];
