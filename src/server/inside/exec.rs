@@ -72,7 +72,7 @@ impl Desk<'_> {
             other => return Err(unexpected(other)),
         }
         if detached {
-            self.keep(held, id);
+            self.keep(held, id).await;
             return Ok(InsideAnswer::Started(Started { command_id: id }));
         }
         self.follow(chat, id, conversation, input, output, held).await
@@ -127,7 +127,7 @@ impl Desk<'_> {
                 Ok(InsideAnswer::Ended(Box::new(Ended { command_id: id, end, stdout, stderr, missed })))
             }
             Err(Stop::Gone) if output.detach_on_disconnect => {
-                self.keep(held, id);
+                self.keep(held, id).await;
                 Err(gone())
             }
             Err(Stop::Gone) => Err(abandon(listening, speaking).await),
@@ -140,9 +140,9 @@ impl Desk<'_> {
     }
 
     /// From now on, nobody is attached to the command.
-    fn keep(&self, held: &Held<'_>, command: CommandId) {
+    async fn keep(&self, held: &Held<'_>, command: CommandId) {
         if let Some(interior) = self.interiors.of(held.sandbox.session) {
-            keep(self.sandboxes.clone(), interior, held.sandbox.chat, command);
+            keep(self.sandboxes.clone(), interior, held.sandbox.chat, command).await;
         }
     }
 }

@@ -18,12 +18,23 @@ const LOOK: Duration = Duration::from_secs(2);
 /// Long enough to outlast a look that takes its time.
 const HOLD: Duration = Duration::from_secs(30);
 
-/// Holds the sandbox open until the command has ended.
-pub(super) fn keep(sandboxes: Sandboxes, interior: Arc<Interior>, chat: ChatId, command: CommandId) {
+/// Holds the sandbox open until the command has ended. To be waited for before anybody is told that it runs on: taken later,
+/// the lease would let a sandbox go on that was paused since.
+pub(super) async fn keep(sandboxes: Sandboxes, interior: Arc<Interior>, chat: ChatId, command: CommandId) {
+    let lease = Lease { id: LeaseId::random(), duration: HOLD, durable: false };
+    if sandboxes.lease(chat, lease).await.is_err() {
+        return;
+    }
     tokio::spawn(async move {
-        let lease = Lease { id: LeaseId::random(), duration: HOLD, durable: false };
-        while running(&interior).await.contains(&command) && sandboxes.lease(chat, lease).await.is_ok() {
+        loop {
             tokio::time::sleep(LOOK).await;
+            until_awake(&sandboxes, chat).await;
+            match running(&interior).await {
+                Some(commands) if !commands.contains(&command) => break,
+                Some(_) if sandboxes.lease(chat, lease).await.is_err() => break,
+                None if !is_paused(&sandboxes, chat).await => break,
+                _ => {}
+            }
         }
         let _ = sandboxes.release(chat, lease.id).await;
     });
@@ -32,23 +43,32 @@ pub(super) fn keep(sandboxes: Sandboxes, interior: Arc<Interior>, chat: ChatId, 
 /// Does so for every command that an earlier run of the service has left running in the sandbox.
 pub fn keep_all(sandboxes: Sandboxes, interior: Arc<Interior>, chat: ChatId) {
     tokio::spawn(async move {
-        // What stands still does not answer.
-        while matches!(sandboxes.get(chat).await, Ok(Some(sandbox)) if sandbox.status == Status::Paused) {
-            tokio::time::sleep(LOOK).await;
-        }
-        for command in running(&interior).await {
-            keep(sandboxes.clone(), Arc::clone(&interior), chat, command);
+        until_awake(&sandboxes, chat).await;
+        for command in running(&interior).await.unwrap_or_default() {
+            keep(sandboxes.clone(), Arc::clone(&interior), chat, command).await;
         }
     });
 }
 
-/// None, if init does not answer: then the sandbox has ended, or is about to.
-async fn running(interior: &Interior) -> Vec<CommandId> {
-    let Ok(conversation) = interior.converse(&Request::Commands {}).await else { return Vec::new() };
+/// What stands still does not answer.
+async fn until_awake(sandboxes: &Sandboxes, chat: ChatId) {
+    while is_paused(sandboxes, chat).await {
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
+async fn is_paused(sandboxes: &Sandboxes, chat: ChatId) -> bool {
+    matches!(sandboxes.get(chat).await, Ok(Some(sandbox)) if sandbox.status == Status::Paused)
+}
+
+/// `None`: init does not answer. The sandbox has ended, or is about to, or was just paused.
+async fn running(interior: &Interior) -> Option<Vec<CommandId>> {
+    let conversation = interior.converse(&Request::Commands {}).await.ok()?;
     match conversation.answer().await {
         Ok(Event::Commands { commands }) => {
-            commands.into_iter().filter(|command| command.ending.is_none()).map(|command| command.id).collect()
+            let running = commands.into_iter().filter(|command| command.ending.is_none());
+            Some(running.map(|command| command.id).collect())
         }
-        _ => Vec::new(),
+        _ => None,
     }
 }
