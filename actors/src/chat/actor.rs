@@ -1,32 +1,32 @@
-//! The chat's mailbox: feeds the lifecycle and carries out its effects.
+//! The chat's mailbox: feeds the lifecycle and carries out its effects; [`tasks`] are those that take time.
 //!
 //! A handler never awaits. Whatever takes time runs as a task of this actor and comes back as a message; a task that
 //! panics comes back as the failure of what it was doing.
 
+mod gauges;
+mod tasks;
+
 use std::collections::HashMap;
-use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use futures_util::FutureExt;
 use ractor::{Actor, ActorProcessingErr, ActorRef, RpcReplyPort};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
+use gauges::{CountedDebt, CountedStatus};
+
 use super::World;
 use super::discovery::{self, Liveness};
-use super::events::{Effect, Event, LaunchFailure, Lease, Remains, Reply, Request, Ticket, Transition, WaiterId};
-use super::launch::{launch, relaunch};
+use super::events::{Effect, Event, Lease, Reply, Request, Ticket, Transition, WaiterId};
 use super::lifecycle::Lifecycle;
-use super::pausing::{pause, unpause};
 use super::phase::Phase;
-use super::teardown::{stop, tear_down};
-use crate::engine::{EngineError, Operation};
-use crate::ids::{ChatId, ContainerId, ContainerName, Generation, LeaseId, SessionId};
+use super::teardown::tear_down;
+use crate::engine::Operation;
+use crate::ids::{ChatId, ContainerName, Generation, LeaseId, SessionId};
 use crate::journal::{Change, Draft};
-use crate::outcome::{Created, Deletion, NotSaved, SandboxError, StartFailure};
-use crate::reconciler;
+use crate::outcome::{Created, Deletion, NotSaved, SandboxError};
 use crate::request::CreateRequest;
 use crate::root;
 use crate::sandbox::{Reason, Sandbox, Status};
@@ -405,173 +405,5 @@ impl State {
             detail = sandbox.message,
             "sandbox changed"
         );
-    }
-
-    fn look(&mut self, myself: &ActorRef<Message>) {
-        let (world, chat) = (Arc::clone(&self.world), self.chat);
-        let look = async move { reconciler::look(&world, chat).await };
-        self.run(myself, "look", look, |outcome| {
-            Event::Looked(outcome.unwrap_or_else(|defect| Err(defect.during(Operation::Inspect))))
-        });
-    }
-
-    fn stop(&mut self, myself: &ActorRef<Message>, generation: Generation, container: ContainerId) {
-        let world = Arc::clone(&self.world);
-        let stop = async move { stop(&world, &container).await };
-        self.run(myself, "stop", stop, move |outcome| Event::Stopped {
-            generation,
-            result: outcome.unwrap_or_else(|defect| Err(defect.during(Operation::Stop))),
-        });
-    }
-
-    fn switch(
-        &mut self,
-        myself: &ActorRef<Message>,
-        generation: Generation,
-        container: ContainerId,
-        operation: Operation,
-    ) {
-        let world = Arc::clone(&self.world);
-        let switch = async move {
-            match operation {
-                Operation::Pause => pause(&world, &container).await,
-                _ => unpause(&world, &container).await,
-            }
-        };
-        self.run(myself, operation.as_str(), switch, move |outcome| Event::Switched {
-            generation,
-            result: outcome.unwrap_or_else(|defect| Err(defect.during(operation))),
-        });
-    }
-
-    fn relaunch(&mut self, myself: &ActorRef<Message>, generation: Generation, sandbox: Sandbox) {
-        let cancelled = CancellationToken::new();
-        self.launching = Some((generation, cancelled.clone()));
-        let world = Arc::clone(&self.world);
-        let work = async move { relaunch(&world, &sandbox, &cancelled).await };
-        self.run(myself, "relaunch", work, move |outcome| Event::Launched {
-            generation,
-            result: outcome.unwrap_or_else(|defect| {
-                Err(LaunchFailure { failure: StartFailure::Defect(defect.0), remains: Remains::Perhaps })
-            }),
-        });
-    }
-
-    fn launch(
-        &mut self,
-        myself: &ActorRef<Message>,
-        generation: Generation,
-        session: SessionId,
-        request: Box<CreateRequest>,
-        created_at: crate::clock::Timestamp,
-    ) {
-        let cancelled = CancellationToken::new();
-        self.launching = Some((generation, cancelled.clone()));
-        let (world, myself) = (Arc::clone(&self.world), myself.clone());
-        let work = async move {
-            let launch = launch(&world, &request, session, created_at, &cancelled);
-            let (result, straggler) = AssertUnwindSafe(launch).catch_unwind().await.unwrap_or_else(|panic| {
-                let failure = StartFailure::Defect(Defect::from_panic(panic).0);
-                (Err(LaunchFailure { failure, remains: Remains::Perhaps }), None)
-            });
-            tell(&myself, Event::Launched { generation, result });
-            // Told in this order, so that the end of a creation that was given up never comes before its beginning.
-            if let Some(straggler) = straggler {
-                straggler.ended().await;
-                tell(&myself, Event::StragglerEnded);
-            }
-        };
-        self.tasks.spawn(work.instrument(self.span("launch")));
-    }
-
-    fn cancel_launch(&mut self, generation: Generation) {
-        match &self.launching {
-            Some((launching, token)) if *launching == generation => token.cancel(),
-            _ => {}
-        }
-    }
-
-    /// Runs a task of this actor whose outcome, or whose panic, comes back as an event.
-    fn run<T: Send + 'static>(
-        &mut self,
-        myself: &ActorRef<Message>,
-        name: &'static str,
-        work: impl Future<Output = T> + Send + 'static,
-        event: impl FnOnce(Result<T, Defect>) -> Event + Send + 'static,
-    ) {
-        let myself = myself.clone();
-        let work = async move {
-            let outcome = AssertUnwindSafe(work).catch_unwind().await.map_err(Defect::from_panic);
-            tell(&myself, event(outcome));
-        };
-        self.tasks.spawn(work.instrument(self.span(name)));
-    }
-
-    fn span(&self, name: &'static str) -> tracing::Span {
-        let session = self.lifecycle.sandbox().map(|sandbox| tracing::field::display(sandbox.session));
-        tracing::info_span!("chat", effect = name, chat.id = %self.chat, session.id = session)
-    }
-}
-
-/// Tells a chat's actor what came of an effect. One that has ended does not mind.
-fn tell(chat: &ActorRef<Message>, event: Event) {
-    let _ = chat.cast(Message::Event(Box::new(event)));
-}
-
-/// A task of the actor panicked.
-#[derive(Debug)]
-struct Defect(String);
-
-impl Defect {
-    fn from_panic(panic: Box<dyn std::any::Any + Send>) -> Self {
-        let text = panic.downcast_ref::<&str>().map(ToString::to_string);
-        let message = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "a panic".into());
-        tracing::error!(%message, "a task of a chat panicked");
-        Self(message)
-    }
-
-    fn during(self, operation: Operation) -> EngineError {
-        EngineError::Nonsense { operation, message: self.0 }
-    }
-}
-
-/// Counts this chat in the gauge of its status, and takes it out again when the actor ends, however it ends.
-#[derive(Debug, Default)]
-struct CountedStatus(Option<Status>);
-
-impl CountedStatus {
-    fn move_to(&mut self, status: Option<Status>) {
-        let gauge = |status: Status| metrics::gauge!("sandboxd_sandboxes", "status" => status.as_str());
-        if let Some(before) = std::mem::replace(&mut self.0, status) {
-            gauge(before).decrement(1);
-        }
-        if let Some(now) = status {
-            gauge(now).increment(1);
-        }
-    }
-}
-
-impl Drop for CountedStatus {
-    fn drop(&mut self) {
-        self.move_to(None);
-    }
-}
-
-/// Counts this chat among those that owe a removal, as long as it does and its actor is there.
-#[derive(Debug, Default)]
-struct CountedDebt(bool);
-
-impl CountedDebt {
-    fn set(&mut self, owes: bool) {
-        if std::mem::replace(&mut self.0, owes) != owes {
-            let gauge = metrics::gauge!("sandboxd_owed_tear_downs");
-            if owes { gauge.increment(1) } else { gauge.decrement(1) }
-        }
-    }
-}
-
-impl Drop for CountedDebt {
-    fn drop(&mut self) {
-        self.set(false);
     }
 }

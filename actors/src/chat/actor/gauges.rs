@@ -1,0 +1,44 @@
+//! How a chat is counted among all, for as long as its actor is there.
+
+use crate::sandbox::Status;
+
+/// Counts this chat in the gauge of its status, and takes it out again when the actor ends, however it ends.
+#[derive(Debug, Default)]
+pub(super) struct CountedStatus(Option<Status>);
+
+impl CountedStatus {
+    pub(super) fn move_to(&mut self, status: Option<Status>) {
+        let gauge = |status: Status| metrics::gauge!("sandboxd_sandboxes", "status" => status.as_str());
+        if let Some(before) = std::mem::replace(&mut self.0, status) {
+            gauge(before).decrement(1);
+        }
+        if let Some(now) = status {
+            gauge(now).increment(1);
+        }
+    }
+}
+
+impl Drop for CountedStatus {
+    fn drop(&mut self) {
+        self.move_to(None);
+    }
+}
+
+/// Counts this chat among those that owe a removal, as long as it does and its actor is there.
+#[derive(Debug, Default)]
+pub(super) struct CountedDebt(bool);
+
+impl CountedDebt {
+    pub(super) fn set(&mut self, owes: bool) {
+        if std::mem::replace(&mut self.0, owes) != owes {
+            let gauge = metrics::gauge!("sandboxd_owed_tear_downs");
+            if owes { gauge.increment(1) } else { gauge.decrement(1) }
+        }
+    }
+}
+
+impl Drop for CountedDebt {
+    fn drop(&mut self) {
+        self.set(false);
+    }
+}

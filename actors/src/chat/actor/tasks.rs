@@ -1,0 +1,151 @@
+//! What takes time: tasks of the chat's actor, each of which comes back as one event, also when it panics.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+
+use futures_util::FutureExt;
+use ractor::ActorRef;
+use tokio_util::sync::CancellationToken;
+use tracing::Instrument;
+
+use super::{Message, State};
+use crate::chat::events::{Event, LaunchFailure, Remains};
+use crate::chat::launch::{launch, relaunch};
+use crate::chat::pausing::{pause, unpause};
+use crate::chat::teardown::stop;
+use crate::clock::Timestamp;
+use crate::engine::{EngineError, Operation};
+use crate::ids::{ContainerId, Generation, SessionId};
+use crate::outcome::StartFailure;
+use crate::reconciler;
+use crate::request::CreateRequest;
+use crate::sandbox::Sandbox;
+
+impl State {
+    pub(super) fn look(&mut self, myself: &ActorRef<Message>) {
+        let (world, chat) = (Arc::clone(&self.world), self.chat);
+        let look = async move { reconciler::look(&world, chat).await };
+        self.run(myself, "look", look, |outcome| {
+            Event::Looked(outcome.unwrap_or_else(|defect| Err(defect.during(Operation::Inspect))))
+        });
+    }
+
+    pub(super) fn stop(&mut self, myself: &ActorRef<Message>, generation: Generation, container: ContainerId) {
+        let world = Arc::clone(&self.world);
+        let stop = async move { stop(&world, &container).await };
+        self.run(myself, "stop", stop, move |outcome| Event::Stopped {
+            generation,
+            result: outcome.unwrap_or_else(|defect| Err(defect.during(Operation::Stop))),
+        });
+    }
+
+    pub(super) fn switch(
+        &mut self,
+        myself: &ActorRef<Message>,
+        generation: Generation,
+        container: ContainerId,
+        operation: Operation,
+    ) {
+        let world = Arc::clone(&self.world);
+        let switch = async move {
+            match operation {
+                Operation::Pause => pause(&world, &container).await,
+                _ => unpause(&world, &container).await,
+            }
+        };
+        self.run(myself, operation.as_str(), switch, move |outcome| Event::Switched {
+            generation,
+            result: outcome.unwrap_or_else(|defect| Err(defect.during(operation))),
+        });
+    }
+
+    pub(super) fn relaunch(&mut self, myself: &ActorRef<Message>, generation: Generation, sandbox: Sandbox) {
+        let cancelled = CancellationToken::new();
+        self.launching = Some((generation, cancelled.clone()));
+        let world = Arc::clone(&self.world);
+        let work = async move { relaunch(&world, &sandbox, &cancelled).await };
+        self.run(myself, "relaunch", work, move |outcome| Event::Launched {
+            generation,
+            result: outcome.unwrap_or_else(|defect| {
+                Err(LaunchFailure { failure: StartFailure::Defect(defect.0), remains: Remains::Perhaps })
+            }),
+        });
+    }
+
+    pub(super) fn launch(
+        &mut self,
+        myself: &ActorRef<Message>,
+        generation: Generation,
+        session: SessionId,
+        request: Box<CreateRequest>,
+        created_at: Timestamp,
+    ) {
+        let cancelled = CancellationToken::new();
+        self.launching = Some((generation, cancelled.clone()));
+        let (world, myself) = (Arc::clone(&self.world), myself.clone());
+        let work = async move {
+            let launch = launch(&world, &request, session, created_at, &cancelled);
+            let (result, straggler) = AssertUnwindSafe(launch).catch_unwind().await.unwrap_or_else(|panic| {
+                let failure = StartFailure::Defect(Defect::from_panic(panic).0);
+                (Err(LaunchFailure { failure, remains: Remains::Perhaps }), None)
+            });
+            tell(&myself, Event::Launched { generation, result });
+            // Told in this order, so that the end of a creation that was given up never comes before its beginning.
+            if let Some(straggler) = straggler {
+                straggler.ended().await;
+                tell(&myself, Event::StragglerEnded);
+            }
+        };
+        self.tasks.spawn(work.instrument(self.span("launch")));
+    }
+
+    pub(super) fn cancel_launch(&mut self, generation: Generation) {
+        match &self.launching {
+            Some((launching, token)) if *launching == generation => token.cancel(),
+            _ => {}
+        }
+    }
+
+    /// Runs a task of this actor whose outcome, or whose panic, comes back as an event.
+    pub(super) fn run<T: Send + 'static>(
+        &mut self,
+        myself: &ActorRef<Message>,
+        name: &'static str,
+        work: impl Future<Output = T> + Send + 'static,
+        event: impl FnOnce(Result<T, Defect>) -> Event + Send + 'static,
+    ) {
+        let myself = myself.clone();
+        let work = async move {
+            let outcome = AssertUnwindSafe(work).catch_unwind().await.map_err(Defect::from_panic);
+            tell(&myself, event(outcome));
+        };
+        self.tasks.spawn(work.instrument(self.span(name)));
+    }
+
+    pub(super) fn span(&self, name: &'static str) -> tracing::Span {
+        let session = self.lifecycle.sandbox().map(|sandbox| tracing::field::display(sandbox.session));
+        tracing::info_span!("chat", effect = name, chat.id = %self.chat, session.id = session)
+    }
+}
+
+/// Tells a chat's actor what came of an effect. One that has ended does not mind.
+fn tell(chat: &ActorRef<Message>, event: Event) {
+    let _ = chat.cast(Message::Event(Box::new(event)));
+}
+
+/// A task of the actor panicked.
+#[derive(Debug)]
+pub(super) struct Defect(String);
+
+impl Defect {
+    fn from_panic(panic: Box<dyn std::any::Any + Send>) -> Self {
+        let text = panic.downcast_ref::<&str>().map(ToString::to_string);
+        let message = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "a panic".into());
+        tracing::error!(%message, "a task of a chat panicked");
+        Self(message)
+    }
+
+    pub(super) fn during(self, operation: Operation) -> EngineError {
+        EngineError::Nonsense { operation, message: self.0 }
+    }
+}
