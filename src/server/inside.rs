@@ -162,6 +162,11 @@ impl From<Unreachable> for Error {
     }
 }
 
+/// Nobody will read this.
+fn gone() -> Error {
+    Kind::InsideUnreachable.error("the caller is gone")
+}
+
 /// Anything that is not a failure which the request has its own words for.
 fn unexpected(outcome: Result<Event, ConversationError>) -> Error {
     match outcome {

@@ -11,7 +11,7 @@ use sandboxd_actors::sandboxes::Sandboxes;
 
 use super::keeping::keep;
 use super::steering::{Steer, Wheel};
-use super::{Barrier, Desk, of_command, unexpected};
+use super::{Barrier, Desk, gone, of_command, unexpected};
 use crate::interiors::conversation::{Conversation, ConversationError, Listening, Said, Speaking};
 use crate::protocol::error::{Error, Kind};
 use crate::protocol::inside::answer::{Ended, InsideAnswer, Printed, Started};
@@ -154,10 +154,6 @@ async fn abandon(mut listening: Listening, mut speaking: Speaking) -> Error {
         let _ = tokio::time::timeout(KILL_LIMIT, end).await;
     }
     gone()
-}
-
-pub(super) fn gone() -> Error {
-    Kind::InsideUnreachable.error("the caller is gone")
 }
 
 pub(super) enum Stop {

@@ -7,7 +7,7 @@ use sandbox_init::wire::{Entry, Event, Failure, Request};
 use sandboxd_actors::ids::ChatId;
 
 use super::steering::Steer;
-use super::{Desk, unexpected};
+use super::{Desk, gone, unexpected};
 use crate::interiors::conversation::{Conversation, ConversationError, Said};
 use crate::protocol::error::{Error, Kind};
 use crate::protocol::inside::answer::{Done, FileFields, Files, InsideAnswer, ReadFile};
@@ -70,7 +70,6 @@ impl Desk<'_> {
         chat: ChatId,
         conversation: Conversation,
     ) -> Result<Result<InsideAnswer, ConversationError>, Error> {
-        let gone = || Kind::InsideUnreachable.error("the caller is gone");
         let Conversation { mut listening, mut speaking } = conversation;
         let transfer = self.steering.new_command();
         let mut wheel = self.steering.take(chat, transfer);

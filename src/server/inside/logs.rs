@@ -8,8 +8,8 @@ use sandboxd_actors::engine::logs::{EngineLogs, LogRange, LogStream};
 use sandboxd_actors::ids::ChatId;
 use sandboxd_actors::outcome::SandboxError;
 
-use super::Desk;
-use super::exec::{Held, Stop, Told};
+use super::exec::{Held, Told};
+use super::{Desk, gone};
 use crate::protocol::error::{Error, Kind};
 use crate::protocol::inside::Output;
 use crate::protocol::inside::answer::{InsideAnswer, Logged};
@@ -49,9 +49,9 @@ impl Desk<'_> {
                     LogStream::Stdout => 0,
                     LogStream::Stderr => 1,
                 };
-                told.tell(stream, &piece.bytes).await.map_err(gone)?;
+                told.tell(stream, &piece.bytes).await.map_err(|_| gone())?;
             }
-            told.finish().await.map_err(gone)
+            told.finish().await.map_err(|_| gone())
         };
         let keeping = async {
             match held {
@@ -62,13 +62,9 @@ impl Desk<'_> {
         let outcome = tokio::select! {
             outcome = telling => outcome,
             never = keeping => match never {},
-            () = self.gone.cancelled() => Err(gone(Stop::Gone)),
+            () = self.gone.cancelled() => Err(gone()),
             () = self.shutdown.cancelled() => Err(Kind::ShuttingDown.error("the service is shutting down")),
         };
         outcome.map(|()| Logged { bytes: told.bytes() })
     }
-}
-
-fn gone(_: Stop) -> Error {
-    Kind::InsideUnreachable.error("the caller is gone")
 }

@@ -7,7 +7,7 @@ use sandboxd_actors::ids::ChatId;
 use sandboxd_actors::outcome::SandboxError;
 use sandboxd_actors::sandbox::Status;
 
-use super::{Desk, unexpected};
+use super::{Desk, gone, unexpected};
 use crate::protocol::error::{Error, Kind};
 use crate::protocol::inside::answer::{InsideAnswer, Stats};
 use crate::protocol::notification::Notification;
@@ -20,7 +20,6 @@ const LOOK_LIMIT: Duration = Duration::from_secs(5);
 
 impl Desk<'_> {
     pub(super) async fn stats(&self, chat: ChatId, interval: Option<Duration>) -> Result<InsideAnswer, Error> {
-        let gone = || Kind::InsideUnreachable.error("the caller is gone");
         let looking = async {
             let mut before = self.usage(chat).await?;
             let mut pause = WINDOW;
