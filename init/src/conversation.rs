@@ -2,6 +2,7 @@
 
 use std::os::fd::OwnedFd;
 
+use rustix::io::Errno;
 use sandbox_init::codec::decode;
 use sandbox_init::wire::{Event, Failure, Kind, Request};
 
@@ -133,5 +134,7 @@ pub(crate) fn request(kind: Kind, payload: &[u8]) -> std::io::Result<Request> {
 }
 
 fn failure(error: &std::io::Error) -> Failure {
-    Failure { errno: error.raw_os_error().unwrap_or(0), message: error.to_string().into() }
+    // What is said in words of our own has the system's number all the same.
+    let of_kind = if error.kind() == std::io::ErrorKind::NotADirectory { Errno::NOTDIR.raw_os_error() } else { 0 };
+    Failure { errno: error.raw_os_error().unwrap_or(of_kind), message: error.to_string().into() }
 }

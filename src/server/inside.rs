@@ -36,6 +36,7 @@ use crate::protocol::notification::Notification;
 pub use keeping::keep_all;
 pub use steering::Steering;
 pub use syncs::Syncs;
+use syncs::Turn;
 pub(super) use syncs::{Barrier, Place};
 
 /// Where a request inside stands among the others of its chat, settled when it arrived.
@@ -90,15 +91,8 @@ impl Desk<'_> {
             None => None,
         };
         let answer = match inside {
-            Inside::Exec(exec) => {
-                // Commands run beside each other, also those that have waited.
-                drop(turn);
-                self.exec(chat, *exec, barrier).await?
-            }
-            Inside::RunCode(code) => {
-                drop(turn);
-                self.run_code(chat, *code).await?
-            }
+            Inside::Exec(exec) => self.exec(chat, *exec, barrier, turn).await?,
+            Inside::RunCode(code) => self.run_code(chat, *code, turn).await?,
             Inside::Logs(range) => self.logs(chat, range).await?,
             Inside::Stats { interval } => self.stats(chat, interval).await?,
             Inside::Attach { command, output } => self.attach(chat, command, output).await?,

@@ -29,7 +29,10 @@ impl Ended {
         match (self.end.exit_code, self.end.signal) {
             (Some(0), _) => None,
             _ if self.end.timed_out => Some("it took too long".to_owned()),
-            (Some(code), _) => Some(format!("it ended with code {code}")),
+            (Some(code), _) => match self.stderr.last_line() {
+                Some(line) => Some(format!("it ended with code {code}: {line}")),
+                None => Some(format!("it ended with code {code}")),
+            },
             (None, signal) => Some(format!("it was ended by signal {}", signal.unwrap_or_default())),
         }
     }
@@ -73,6 +76,12 @@ impl Printed {
     pub fn of(kept: Option<Vec<u8>>, bytes: u64, truncated: bool) -> Self {
         let (text, base64) = written(kept);
         Self { text, base64, bytes, truncated }
+    }
+
+    /// Where most programs say what is wrong. Of a long one, the beginning.
+    fn last_line(&self) -> Option<String> {
+        let line = self.text.as_ref()?.lines().rfind(|line| !line.trim().is_empty())?;
+        Some(line.trim().chars().take(200).collect())
     }
 }
 

@@ -2,8 +2,8 @@
 
 use sandboxd_actors::ids::ChatId;
 
-use super::Desk;
 use super::exec::Held;
+use super::{Desk, Turn};
 use crate::config::Language;
 use crate::languages::Languages;
 use crate::protocol::error::Error;
@@ -11,10 +11,10 @@ use crate::protocol::inside::answer::InsideAnswer;
 use crate::protocol::inside::{Code, Exec, Input, MAX_ARGUMENTS};
 
 impl Desk<'_> {
-    pub(super) async fn run_code(&self, chat: ChatId, code: Code) -> Result<InsideAnswer, Error> {
+    pub(super) async fn run_code(&self, chat: ChatId, code: Code, turn: Option<Turn>) -> Result<InsideAnswer, Error> {
         let held = Held::take(self.sandboxes, chat, self.max_lease).await?;
         let outcome = match command(self.languages, &held, code) {
-            Ok(exec) => self.run(chat, self.steering.new_command(), exec, &held).await,
+            Ok(exec) => self.run(chat, self.steering.new_command(), exec, &held, turn).await,
             Err(error) => Err(error),
         };
         held.release().await;

@@ -8,14 +8,15 @@ use sandboxd_actors::chat::events::Lease;
 use sandboxd_actors::ids::{ChatId, LeaseId};
 use sandboxd_actors::sandbox::Sandbox;
 use sandboxd_actors::sandboxes::Sandboxes;
+use tokio_util::sync::CancellationToken;
 
 use super::keeping::keep;
 use super::steering::{Steer, Wheel};
-use super::{Barrier, Desk, gone, of_command, unexpected};
+use super::{Barrier, Desk, Turn, gone, of_command, unexpected};
 use crate::interiors::conversation::{Conversation, ConversationError, Listening, Said, Speaking};
 use crate::protocol::error::{Error, Kind};
 use crate::protocol::inside::answer::{Ended, InsideAnswer, Printed, Started};
-use crate::protocol::inside::{CommandId, Exec, Input, Output, whole_characters};
+use crate::protocol::inside::{CommandId, DEFAULT_OUTPUT, Exec, Input, Output, whole_characters};
 use crate::protocol::notification::Notification;
 use crate::server::outbox::Closed;
 
@@ -23,19 +24,21 @@ use crate::server::outbox::Closed;
 const KILL_LIMIT: Duration = Duration::from_secs(5);
 
 impl Desk<'_> {
-    pub(super) async fn exec(&self, chat: ChatId, exec: Exec, barrier: Option<Barrier>) -> Result<InsideAnswer, Error> {
+    pub(super) async fn exec(
+        &self,
+        chat: ChatId,
+        exec: Exec,
+        barrier: Option<Barrier>,
+        turn: Option<Turn>,
+    ) -> Result<InsideAnswer, Error> {
         let held = Held::take(self.sandboxes, chat, self.max_lease).await?;
         let id = self.steering.new_command();
         if let Some(barrier) = &barrier {
             barrier.runs_as(id);
         }
-        let outcome = self.run(chat, id, exec, &held).await;
+        let outcome = self.run(chat, id, exec, &held, turn).await;
         if let Some(barrier) = barrier {
-            barrier.lift(match &outcome {
-                Ok(InsideAnswer::Ended(ended)) => ended.failure().map_or(Ok(()), Err),
-                Ok(_) => Ok(()),
-                Err(error) => Err(error.message.clone()),
-            });
+            self.settle(chat, id, barrier, &outcome).await;
         }
         held.release().await;
         outcome
@@ -47,8 +50,10 @@ impl Desk<'_> {
         id: CommandId,
         exec: Exec,
         held: &Held<'_>,
+        turn: Option<Turn>,
     ) -> Result<InsideAnswer, Error> {
         let Exec { arguments, directory, environment, input, timeout, output, terminal, detached, .. } = exec;
+        let program = arguments.first().cloned().unwrap_or_default();
         let command = Run {
             id,
             arguments: arguments.into_iter().map(Bytes::from).collect(),
@@ -65,12 +70,14 @@ impl Desk<'_> {
             Err(ConversationError::Failed(failure)) => {
                 let reason = String::from_utf8_lossy(&failure.message.0).into_owned();
                 return Err(Kind::CommandNotStarted
-                    .error(format!("the command was not started: {reason}"))
+                    .error(format!("the command was not started: {program}: {reason}"))
                     .with("chat_id", chat.to_string())
                     .with("errno", failure.errno));
             }
             other => return Err(unexpected(other)),
         }
+        // Commands are started one after the other, and run beside each other.
+        drop(turn);
         if detached {
             self.keep(held, id).await;
             return Ok(InsideAnswer::Started(Started { command_id: id }));
@@ -80,6 +87,8 @@ impl Desk<'_> {
 
     pub(super) async fn attach(&self, chat: ChatId, id: CommandId, output: Output) -> Result<InsideAnswer, Error> {
         let held = Held::take(self.sandboxes, chat, self.max_lease).await?;
+        // Before whoever follows it now is sent away.
+        let barrier = self.syncs.barrier(chat, id);
         let outcome = async {
             let mut conversation = self.interior(&held.sandbox)?.converse(&Request::Attach { id }).await?;
             match conversation.listening.event().await {
@@ -90,8 +99,26 @@ impl Desk<'_> {
             self.follow(chat, id, conversation, Input::None, output, &held).await
         }
         .await;
+        if let Some(barrier) = barrier {
+            self.settle(chat, id, barrier, &outcome).await;
+        }
         held.release().await;
         outcome
+    }
+
+    /// Tells those who wait for a sync how it ended. If its caller is gone, it is followed without one.
+    async fn settle(&self, chat: ChatId, id: CommandId, barrier: Barrier, outcome: &Result<InsideAnswer, Error>) {
+        match outcome {
+            Ok(InsideAnswer::Ended(ended)) => barrier.lift(ended.failure().map_or(Ok(()), Err)),
+            Ok(_) => barrier.lift(Ok(())),
+            Err(_) if self.gone.is_cancelled() => {
+                let nobody = CancellationToken::new();
+                let unattended = Desk { ticket: None, gone: &nobody, ..*self };
+                let output = Output { stream: false, limit: DEFAULT_OUTPUT, detach_on_disconnect: true };
+                let _ = Box::pin(unattended.attach(chat, id, output)).await;
+            }
+            Err(error) => barrier.give_up(&error.message),
+        }
     }
 
     /// Tells what the command prints until it ends, or until there is nobody to tell.

@@ -5,7 +5,8 @@
 //! what is not there. Whoever asks after that has been told.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use sandboxd_actors::ids::ChatId;
 use tokio::sync::oneshot;
@@ -21,6 +22,7 @@ pub struct Syncs(Arc<Mutex<HashMap<ChatId, Sync>>>);
 struct Sync {
     state: State,
     command: Option<CommandId>,
+    barrier: Weak<Raised>,
     waiting: VecDeque<oneshot::Sender<Result<Turn, Error>>>,
 }
 
@@ -41,8 +43,17 @@ impl Syncs {
             let message = format!("the sandbox of chat {chat} is being brought up to date already");
             return Err(Kind::Busy.error(message).with("chat_id", chat.to_string()));
         }
-        syncs.insert(chat, Sync { state: State::Running, command: None, waiting: VecDeque::new() });
-        Ok(Barrier { syncs: self.clone(), chat, outcome: Err("it was given up".to_owned()) })
+        let barrier = Barrier(Arc::new(Raised::new(self.clone(), chat)));
+        let (state, waiting) = (State::Running, VecDeque::new());
+        syncs.insert(chat, Sync { state, command: None, barrier: Arc::downgrade(&barrier.0), waiting });
+        Ok(barrier)
+    }
+
+    /// For whoever follows a command, if it is that of a sync under way.
+    pub(super) fn barrier(&self, chat: ChatId, command: CommandId) -> Option<Barrier> {
+        let syncs = self.state();
+        let sync = syncs.get(&chat).filter(|sync| sync.state == State::Running && sync.command == Some(command))?;
+        sync.barrier.upgrade().map(Barrier)
     }
 
     /// A place in the queue, if there is one. To be taken in the order of the requests.
@@ -123,30 +134,54 @@ impl Syncs {
     }
 }
 
-/// Held while a sync is under way. Dropped without an outcome, it has failed.
+/// Held while a sync is under way, by all who follow it. Once the last of them has dropped it, the sync has failed, unless
+/// one of them has heard how it ended.
 #[derive(Debug)]
-pub(in crate::server) struct Barrier {
+pub(in crate::server) struct Barrier(Arc<Raised>);
+
+#[derive(Debug)]
+struct Raised {
     syncs: Syncs,
     chat: ChatId,
-    outcome: Result<(), String>,
+    lifted: AtomicBool,
+    /// Why nobody follows it any more.
+    given_up: Mutex<String>,
 }
 
 impl Barrier {
     pub(super) fn runs_as(&self, command: CommandId) {
-        if let Some(sync) = self.syncs.state().get_mut(&self.chat) {
+        if let Some(sync) = self.0.syncs.state().get_mut(&self.0.chat) {
             sync.command = Some(command);
         }
     }
 
-    pub(super) fn lift(mut self, outcome: Result<(), String>) {
-        self.outcome = outcome;
+    pub(super) fn lift(self, outcome: Result<(), String>) {
+        self.0.lift(outcome);
+    }
+
+    /// Others may still follow it.
+    pub(super) fn give_up(self, reason: &str) {
+        reason.clone_into(&mut self.0.given_up.lock().unwrap_or_else(PoisonError::into_inner));
     }
 }
 
-impl Drop for Barrier {
+impl Raised {
+    fn new(syncs: Syncs, chat: ChatId) -> Self {
+        Self { syncs, chat, lifted: AtomicBool::new(false), given_up: Mutex::new("it was given up".to_owned()) }
+    }
+
+    /// Once: another sync may have begun by the time the last one lets go.
+    fn lift(&self, outcome: Result<(), String>) {
+        if !self.lifted.swap(true, Ordering::Relaxed) {
+            self.syncs.end(self.chat, outcome);
+        }
+    }
+}
+
+impl Drop for Raised {
     fn drop(&mut self) {
-        let outcome = std::mem::replace(&mut self.outcome, Ok(()));
-        self.syncs.end(self.chat, outcome);
+        let reason = std::mem::take(self.given_up.get_mut().unwrap_or_else(PoisonError::into_inner));
+        self.lift(Err(reason));
     }
 }
 
@@ -202,6 +237,25 @@ mod tests {
         drop((&mut second).now_or_never().expect("its turn").expect("it may write"));
         drop(late.turn().now_or_never().expect("its turn").expect("it may write"));
         assert!(syncs.queue(chat()).is_none(), "it is over");
+    }
+
+    #[test]
+    fn a_sync_is_under_way_as_long_as_anybody_follows_it() {
+        let syncs = Syncs::default();
+        let begun = syncs.begin(chat()).expect("the first");
+        begun.runs_as(7);
+        assert!(syncs.barrier(chat(), 8).is_none(), "it is another command");
+        let (heard, deaf) = (syncs.barrier(chat(), 7).expect("it runs"), syncs.barrier(chat(), 7).expect("it runs"));
+        begun.give_up("another one has attached");
+        assert_eq!(syncs.describe(chat()).expect("known").state, "running");
+        heard.lift(Ok(()));
+        assert!(syncs.barrier(chat(), 7).is_none(), "it has ended");
+        let next = syncs.begin(chat()).expect("the second");
+        drop(deaf);
+        assert_eq!(syncs.describe(chat()).expect("known").state, "running");
+        next.give_up("the sandbox is gone");
+        let failed = syncs.describe(chat()).expect("known");
+        assert_eq!((failed.state, failed.message.as_deref()), ("failed", Some("the sandbox is gone")));
     }
 
     #[test]
