@@ -13,25 +13,25 @@ use crate::installation::Installation;
 const OFFLINE: &str = "profiles.default.network = 'none'";
 
 impl Daemon {
-    async fn inside(&self, chat: &CreateParams, method: &str, mut params: Value) -> Value {
+    pub(crate) async fn inside(&self, chat: &CreateParams, method: &str, mut params: Value) -> Value {
         params["chat_id"] = json!(chat.chat_id());
         let answer = self.call(method, params).await;
         answer.unwrap_or_else(|failure| panic!("{method}: {failure:?}"))
     }
 
-    async fn exec(&self, chat: &CreateParams, command: impl Into<Value>) -> Value {
+    pub(crate) async fn exec(&self, chat: &CreateParams, command: impl Into<Value>) -> Value {
         self.inside(chat, "sandbox.exec", json!({ "command": command.into() })).await
     }
 
     /// What a command that succeeds prints.
-    async fn printed(&self, chat: &CreateParams, line: &str) -> String {
+    pub(crate) async fn printed(&self, chat: &CreateParams, line: &str) -> String {
         let ended = self.exec(chat, line).await;
         assert_eq!(ended["exit_code"], 0, "{line}: {ended}");
         ended["stdout"]["text"].as_str().expect("text").to_owned()
     }
 }
 
-async fn sandbox(settings: &str) -> (Daemon, CreateParams) {
+pub(crate) async fn sandbox(settings: &str) -> (Daemon, CreateParams) {
     let service = Daemon::start(settings).await;
     let chat = service.new_chat();
     service.created(&chat).await;
