@@ -25,6 +25,8 @@ pub(crate) struct Channel {
     sent: usize,
     /// Whether more frames are welcome.
     listening: bool,
+    /// There is more to send, and only others were to have their turn first.
+    awaits_turn: bool,
 }
 
 /// What came of reading from a descriptor into the channel.
@@ -40,7 +42,7 @@ impl Channel {
     pub(crate) fn new(poll: &mut Poll, socket: OwnedFd) -> io::Result<Self> {
         rustix::io::ioctl_fionbio(&socket, true)?;
         let socket = poll.watch(socket, Interest::READ)?;
-        Ok(Self { socket, inbox: Vec::new(), outbox: Vec::new(), sent: 0, listening: true })
+        Ok(Self { socket, inbox: Vec::new(), outbox: Vec::new(), sent: 0, listening: true, awaits_turn: false })
     }
 
     pub(crate) fn token(&self) -> Token {
@@ -127,8 +129,15 @@ impl Channel {
         self.update_interest();
     }
 
+    /// Whether to be woken as soon as there is room, though nothing waits to be sent.
+    pub(crate) fn await_turn(&mut self, awaits_turn: bool) {
+        self.awaits_turn = awaits_turn;
+        self.update_interest();
+    }
+
     fn update_interest(&mut self) {
-        self.socket.set_interest(Interest { read: self.listening, write: !self.outbox.is_empty() });
+        let write = self.awaits_turn || !self.outbox.is_empty();
+        self.socket.set_interest(Interest { read: self.listening, write });
     }
 
     /// Takes in what has come. `false`: the service has closed its end.

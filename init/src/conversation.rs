@@ -4,12 +4,16 @@ use std::os::fd::OwnedFd;
 
 use rustix::io::Errno;
 use sandbox_init::codec::decode;
+use sandbox_init::tree::{Packing, TreeError, Unpacking};
 use sandbox_init::wire::{Event, Failure, Kind, Request};
 
 use crate::channel::Channel;
 use crate::files::{self, Listing, Reading, Writing};
 use crate::poll::{Poll, Token};
-use crate::usage;
+use crate::{trees, usage};
+
+/// Sent on in a row, so that the others get their turn, however fast the service reads.
+const TURNS: usize = 16;
 
 #[derive(Debug)]
 pub(crate) struct Conversation {
@@ -25,6 +29,8 @@ pub(crate) enum Role {
     Reading(Reading),
     Listing(Listing),
     Writing(Writing),
+    Packing(Box<Packing>),
+    Unpacking(Box<Unpacking>),
     /// All was said, but not all has been sent.
     Closing,
 }
@@ -51,6 +57,12 @@ impl Conversation {
         self.close_with(&Event::Failed { failure: failure(&error.into()) });
     }
 
+    /// Says at which entry it failed, too.
+    fn fail_in_tree(&mut self, error: &TreeError) {
+        let failure = Failure { message: error.to_string().into(), ..failure(&error.error) };
+        self.close_with(&Event::Failed { failure });
+    }
+
     /// Does what concerns no command. A request for something else is handed back.
     pub(crate) fn open(&mut self, request: Request) -> Option<Request> {
         let answer = match request {
@@ -65,6 +77,14 @@ impl Conversation {
             }),
             Request::Write { path, mode, parents } => Writing::open(&path, mode, parents).map(|writing| {
                 self.role = Role::Writing(writing);
+                None
+            }),
+            Request::ReadTree { path } => trees::packing(&path).map(|packing| {
+                self.role = Role::Packing(Box::new(packing));
+                None
+            }),
+            Request::WriteTree { path, parents } => trees::unpacking(&path, parents).map(|unpacking| {
+                self.role = Role::Unpacking(Box::new(unpacking));
                 None
             }),
             Request::Facts { path } => files::facts(&path).map(|facts| Some(Event::Facts { facts })),
@@ -85,26 +105,56 @@ impl Conversation {
 
     /// Takes a frame that goes on with what was opened.
     pub(crate) fn take(&mut self, kind: Kind, payload: &[u8]) {
-        let Role::Writing(writing) = &mut self.role else { return };
-        let outcome = match kind {
-            Kind::Data => writing.append(payload).map(|()| None),
-            Kind::End => writing.finish().map(|()| Some(Event::Done {})),
-            _ => Ok(None),
-        };
-        match outcome {
-            Ok(None) => {}
-            Ok(Some(event)) => self.close_with(&event),
-            Err(error) => self.fail(error),
+        match &mut self.role {
+            Role::Writing(writing) => {
+                let outcome = match kind {
+                    Kind::Data => writing.append(payload).map(|()| None),
+                    Kind::End => writing.finish().map(|()| Some(Event::Done {})),
+                    _ => Ok(None),
+                };
+                match outcome {
+                    Ok(None) => {}
+                    Ok(Some(event)) => self.close_with(&event),
+                    Err(error) => self.fail(error),
+                }
+            }
+            Role::Unpacking(unpacking) => {
+                let outcome = match kind {
+                    Kind::Data => unpacking.take(payload).map(|()| None),
+                    Kind::End => unpacking.finish().map(Some),
+                    _ => Ok(None),
+                };
+                match outcome {
+                    Ok(None) => {}
+                    Ok(Some(totals)) => self.close_with(&trees::event(totals)),
+                    Err(error) => self.fail_in_tree(&error),
+                }
+            }
+            _ => {}
         }
     }
 
     /// Sends on what was opened, as far as there is room.
     pub(crate) fn produce(&mut self) {
-        while !self.channel.is_full() {
+        for _ in 0..TURNS {
+            if self.channel.is_full() {
+                return self.channel.await_turn(false);
+            }
             let more = match &mut self.role {
                 Role::Reading(reading) => reading.advance(&mut self.channel),
                 Role::Listing(listing) => listing.advance(&mut self.channel),
-                _ => return,
+                Role::Packing(packing) => match trees::advance(packing, &mut self.channel) {
+                    Ok(None) => Ok(true),
+                    Ok(Some(totals)) => {
+                        self.close_with(&trees::event(totals));
+                        continue;
+                    }
+                    Err(error) => {
+                        self.fail_in_tree(&error);
+                        continue;
+                    }
+                },
+                _ => return self.channel.await_turn(false),
             };
             match more {
                 Ok(true) => {
@@ -119,6 +169,7 @@ impl Conversation {
                 Err(error) => self.fail(error),
             }
         }
+        self.channel.await_turn(true);
     }
 }
 

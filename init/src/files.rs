@@ -23,7 +23,7 @@ const ENTRY: usize = 64;
 
 const PERMISSIONS: u32 = 0o7777;
 
-fn path(bytes: &Bytes) -> &Path {
+pub(crate) fn path(bytes: &Bytes) -> &Path {
     Path::new(std::ffi::OsStr::from_bytes(&bytes.0))
 }
 

@@ -1,4 +1,4 @@
-//! What sandbox-init and the service say to each other.
+//! What sandbox-init and the service say to each other, and what both of them do.
 //!
 //! Init connects out to the service's socket, says who it is ([`wire::Hello`]), and from then on is handed one end of a
 //! socket pair for each **conversation** (a byte with a descriptor attached). A conversation is one request, whatever
@@ -6,4 +6,6 @@
 //! whoever is too fast.
 
 pub mod codec;
+pub mod tar;
+pub mod tree;
 pub mod wire;

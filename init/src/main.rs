@@ -19,6 +19,7 @@ mod retained;
 mod signals;
 mod survivors;
 mod terminal;
+mod trees;
 mod usage;
 
 use std::process::ExitCode;

@@ -9,6 +9,8 @@
 //! | `Read` | | `Event::Facts`, `Data`…, `End` |
 //! | `Write` | `Data`…, `End` | `Event::Done` |
 //! | `ReadDirectory` | | `Event::Entries`…, `End` |
+//! | `ReadTree` | | `Data`… (an archive), `Event::Tree` |
+//! | `WriteTree` | `Data`… (an archive), `End` | `Event::Tree` |
 //! | `Commands` | | `Event::Commands` |
 //! | `Usage` | | `Event::Usage` |
 //! | the others | | `Event::Done` or `Event::Facts` |
@@ -144,6 +146,10 @@ messages! {
         MakeLink { path: Bytes, target: Bytes, } = 13,
         /// What the sandbox uses.
         Usage {} = 14,
+        /// A directory with all that is in it, as an archive; see [`crate::tree`].
+        ReadTree { path: Bytes, } = 15,
+        /// Puts what is in an archive into a directory.
+        WriteTree { path: Bytes, parents: bool, } = 16,
     }
 
     /// From the service, to a command that is attached.
@@ -164,6 +170,8 @@ messages! {
         /// So many bytes of output were not kept while nobody listened.
         Missed { bytes: u64, } = 8,
         Usage { usage: Usage, } = 9,
+        /// All of it has been read or written.
+        Tree { entries: u64, bytes: u64, skipped: u64, } = 10,
     }
 
     /// What cannot be found out is absent, and so is a limit that there is not.

@@ -423,3 +423,30 @@ fn nonsense_ends_the_conversation_only() {
     }
     assert_eq!(init.shell(1, "echo still").until_closed().stdout, b"still\n");
 }
+
+#[test]
+fn a_tree_is_read_and_written_beside_what_else_is_asked() {
+    let init = Init::new();
+    let from = init.directory.path().join("from");
+    std::fs::create_dir_all(from.join("d")).unwrap();
+    std::fs::write(from.join("d/large"), vec![7; 8 << 20]).unwrap();
+    let reading = init.ask(Request::ReadTree { path: init.path("from") });
+    // Nobody takes the archive for now, and others are served all the same.
+    assert_eq!(init.shell(1, "exit 3").until_closed().how(), How::Code { code: 3 });
+    let told = reading.until_closed();
+    assert_eq!(told.events, [Event::Tree { entries: 3, bytes: 8 << 20, skipped: 0 }]);
+
+    let mut writing = init.ask(Request::WriteTree { path: init.path("made/to"), parents: true });
+    for part in told.data.chunks(100_000) {
+        writing.send_data(Kind::Data, part);
+    }
+    writing.send_data(Kind::End, &[]);
+    assert_eq!(writing.event(), Event::Tree { entries: 3, bytes: 8 << 20, skipped: 0 });
+    assert_eq!(std::fs::read(init.directory.path().join("made/to/d/large")).unwrap().len(), 8 << 20);
+
+    let mut hostile = init.ask(Request::WriteTree { path: init.path("made/to"), parents: false });
+    hostile.send_data(Kind::Data, &[b'x'; 512]);
+    assert_eq!(hostile.until_closed().failure(), (0, "this is no tar archive, or a damaged one".to_owned()));
+    let missing = init.ask(Request::ReadTree { path: init.path("from/d/large") }).until_closed();
+    assert_eq!(missing.failure().0, rustix::io::Errno::NOTDIR.raw_os_error());
+}

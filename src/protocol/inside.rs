@@ -90,6 +90,14 @@ pub enum Inside {
         from: String,
         to: String,
     },
+    ReadTree {
+        path: String,
+    },
+    /// Its archive comes with `sandbox.input`.
+    WriteTree {
+        path: String,
+        parents: bool,
+    },
 }
 
 impl Inside {
@@ -101,7 +109,8 @@ impl Inside {
             | Inside::WriteFile { .. }
             | Inside::MakeDirectory { .. }
             | Inside::RemoveFile { .. }
-            | Inside::MoveFile { .. } => true,
+            | Inside::MoveFile { .. }
+            | Inside::WriteTree { .. } => true,
             // What runs already, runs.
             Inside::Attach { .. }
             | Inside::Commands
@@ -112,7 +121,8 @@ impl Inside {
             | Inside::Resize { .. }
             | Inside::ReadFile { .. }
             | Inside::ListFiles { .. }
-            | Inside::StatFile { .. } => false,
+            | Inside::StatFile { .. }
+            | Inside::ReadTree { .. } => false,
         }
     }
 }
@@ -178,6 +188,11 @@ impl<'a> Content<'a> {
             Ok(text) => Self::Text(text),
             Err(_) => Self::Bytes(bytes),
         }
+    }
+
+    /// Told in base64 in any case: what is no text, but may look like it, such as an archive of texts.
+    pub fn bytes(bytes: &'a [u8]) -> Self {
+        Self::Bytes(bytes)
     }
 
     /// Appends a field with its name.

@@ -26,6 +26,8 @@ pub enum Method {
     SandboxMakeDirectory,
     SandboxRemoveFile,
     SandboxMoveFile,
+    SandboxReadTree,
+    SandboxWriteTree,
     SandboxLogs,
     SandboxStats,
     EventsWatch,
@@ -35,7 +37,7 @@ pub enum Method {
 }
 
 impl Method {
-    pub const ALL: [Method; 30] = [
+    pub const ALL: [Method; 32] = [
         Method::SandboxCreate,
         Method::SandboxGet,
         Method::SandboxList,
@@ -60,6 +62,8 @@ impl Method {
         Method::SandboxMakeDirectory,
         Method::SandboxRemoveFile,
         Method::SandboxMoveFile,
+        Method::SandboxReadTree,
+        Method::SandboxWriteTree,
         Method::SandboxLogs,
         Method::SandboxStats,
         Method::EventsWatch,
@@ -98,6 +102,8 @@ impl Method {
             Method::SandboxMakeDirectory => "sandbox.make_directory",
             Method::SandboxRemoveFile => "sandbox.remove_file",
             Method::SandboxMoveFile => "sandbox.move_file",
+            Method::SandboxReadTree => "sandbox.read_tree",
+            Method::SandboxWriteTree => "sandbox.write_tree",
             Method::SandboxLogs => "sandbox.logs",
             Method::SandboxStats => "sandbox.stats",
             Method::EventsWatch => "events.watch",
@@ -128,6 +134,7 @@ impl Method {
             | Method::SandboxMakeDirectory
             | Method::SandboxRemoveFile
             | Method::SandboxMoveFile
+            | Method::SandboxWriteTree
             | Method::SystemReconcile => false,
             Method::SandboxGet
             | Method::SandboxList
@@ -135,6 +142,7 @@ impl Method {
             | Method::SandboxReadFile
             | Method::SandboxListFiles
             | Method::SandboxStatFile
+            | Method::SandboxReadTree
             | Method::SandboxLogs
             | Method::SandboxStats
             | Method::EventsWatch

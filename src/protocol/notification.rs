@@ -39,6 +39,11 @@ pub enum Notification<'a> {
         offset: u64,
         bytes: &'a [u8],
     },
+    /// A part of an archive.
+    Archive {
+        offset: u64,
+        bytes: &'a [u8],
+    },
     /// What the sandbox uses.
     Stats(&'a Stats),
     /// Events are lost; the next one is this or a later one.
@@ -57,7 +62,7 @@ impl Notification<'_> {
             Notification::Started { .. } => "sandbox.started",
             Notification::Output { .. } => "sandbox.output",
             Notification::Missed { .. } => "sandbox.missed",
-            Notification::Data { .. } => "sandbox.data",
+            Notification::Data { .. } | Notification::Archive { .. } => "sandbox.data",
             Notification::Stats(_) => "sandbox.stats",
         }
     }
@@ -66,6 +71,7 @@ impl Notification<'_> {
     fn size_hint(&self) -> usize {
         match self {
             Notification::Output { bytes, .. } | Notification::Data { bytes, .. } => 256 + bytes.len() * 9 / 8,
+            Notification::Archive { bytes, .. } => 256 + bytes.len() * 4 / 3,
             _ => 512,
         }
     }
@@ -83,7 +89,7 @@ impl Notification<'_> {
             }
             Notification::Started { command } => Params { command_id: Some(command), ..nothing },
             Notification::Output { command, stream, bytes } => {
-                content = Some(bytes);
+                content = Some(Content::of(bytes));
                 Params { command_id: command, stream: Some(stream), ..nothing }
             }
             Notification::Stats(stats) => Params { stats: Some(stats), ..nothing },
@@ -91,18 +97,22 @@ impl Notification<'_> {
                 Params { command_id: Some(command), bytes: Some(bytes), ..nothing }
             }
             Notification::Data { offset, bytes } => {
-                content = Some(bytes);
+                content = Some(Content::of(bytes));
+                Params { offset: Some(offset), ..nothing }
+            }
+            Notification::Archive { offset, bytes } => {
+                content = Some(Content::bytes(bytes));
                 Params { offset: Some(offset), ..nothing }
             }
         };
         let mut line = Vec::with_capacity(self.size_hint());
         serde_json::to_writer(&mut line, &Envelope { jsonrpc: "2.0", method: self.method(), params })
             .expect("strings and numbers can be written to memory");
-        if let Some(bytes) = content {
+        if let Some(content) = content {
             // Behind the other fields, before the ends of the parameters and of the envelope.
             line.truncate(line.len() - 2);
             line.push(b',');
-            Content::of(bytes).put_field(&mut line);
+            content.put_field(&mut line);
             line.extend_from_slice(b"}}");
         }
         line.push(b'\n');

@@ -11,6 +11,7 @@ mod logs;
 mod stats;
 mod steering;
 mod syncs;
+mod trees;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -121,6 +122,8 @@ impl Desk<'_> {
                     other => return Err(unexpected(other)),
                 }
             }
+            Inside::ReadTree { path } => self.read_tree(chat, &path).await?,
+            Inside::WriteTree { path, parents } => self.write_tree(chat, &path, parents).await?,
             file => self.file(chat, file).await?,
         };
         Ok(Answer::Inside(answer))

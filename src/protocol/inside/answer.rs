@@ -210,6 +210,14 @@ impl ReadFile {
     }
 }
 
+/// What was read or written of a directory with all that is in it.
+#[derive(Debug, Serialize)]
+pub struct Tree {
+    pub entries: u64,
+    pub bytes: u64,
+    pub skipped: u64,
+}
+
 /// What was told of the output of a sandbox's own program.
 #[derive(Debug, Serialize)]
 pub struct Logged {
@@ -266,6 +274,7 @@ pub enum InsideAnswer {
     File(FileFields),
     Files(Files),
     Read(Box<ReadFile>),
+    Tree(Tree),
     Logged(Logged),
     Stats(Box<Stats>),
     Done(Done),

@@ -51,6 +51,15 @@ pub(in crate::protocol) fn parse(method: Method, params: &str) -> Result<Option<
             let (from, to) = (checked_path("from", from)?, checked_path("to", to)?);
             (required("chat_id", chat_id)?, Inside::MoveFile { from, to })
         }
+        Method::SandboxReadTree => {
+            let PathFields { chat_id, path } = fields(params)?;
+            (required("chat_id", chat_id)?, Inside::ReadTree { path: checked_path("path", path)? })
+        }
+        Method::SandboxWriteTree => {
+            let WriteTreeFields { chat_id, path, parents } = fields(params)?;
+            let (path, parents) = (checked_path("path", path)?, parents.unwrap_or_default());
+            (required("chat_id", chat_id)?, Inside::WriteTree { path, parents })
+        }
         _ => return Ok(None),
     }))
 }
@@ -408,6 +417,15 @@ struct MoveFields<'a> {
     chat_id: Option<Text<'a>>,
     from: Option<String>,
     to: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WriteTreeFields<'a> {
+    #[serde(borrow)]
+    chat_id: Option<Text<'a>>,
+    path: Option<String>,
+    parents: Option<bool>,
 }
 
 fn command(id: Option<CommandId>) -> Result<CommandId, Error> {

@@ -32,7 +32,7 @@ impl Desk<'_> {
                 let conversation = self.ask(chat, request).await?;
                 let written = match content {
                     Some(content) => write(conversation, &content).await,
-                    None => self.receive(chat, conversation).await?,
+                    None => done(self.receive(chat, conversation).await?),
                 };
                 written.map_err(|error| of_file(&path, error))
             }
@@ -64,12 +64,12 @@ impl Desk<'_> {
         }
     }
 
-    /// Writes what is sent with `sandbox.input`, however much it is.
-    async fn receive(
+    /// Hands on what is sent with `sandbox.input`, however much it is, until init says what became of it.
+    pub(super) async fn receive(
         &self,
         chat: ChatId,
         conversation: Conversation,
-    ) -> Result<Result<InsideAnswer, ConversationError>, Error> {
+    ) -> Result<Result<Event, ConversationError>, Error> {
         let Conversation { mut listening, mut speaking } = conversation;
         let transfer = self.steering.new_command();
         let mut wheel = self.steering.take(chat, transfer);
@@ -85,7 +85,7 @@ impl Desk<'_> {
             }
         };
         tokio::select! {
-            event = listening.next_event() => Ok(done(event)),
+            event = listening.next_event() => Ok(event),
             () = receiving => Err(gone()),
             // Without its end, nothing is written.
             () = self.gone.cancelled() => Err(gone()),
@@ -181,7 +181,7 @@ fn in_names(entry: &Entry) -> usize {
     entry.name.0.len() + entry.facts.target.as_ref().map_or(0, |target| target.0.len())
 }
 
-fn of_file(path: &str, error: ConversationError) -> Error {
+pub(super) fn of_file(path: &str, error: ConversationError) -> Error {
     let ConversationError::Failed(Failure { errno, message }) = error else { return unexpected(Err(error)) };
     let message = String::from_utf8_lossy(&message.0).into_owned();
     Kind::FileError
