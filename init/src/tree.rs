@@ -49,8 +49,7 @@ pub fn checked_name(name: &[u8]) -> io::Result<Vec<u8>> {
     if name.contains(&0) {
         return Err(io::Error::other("its name has a null character in it"));
     }
-    let parts: Vec<&[u8]> =
-        name.split(|byte| *byte == b'/').filter(|part| !part.is_empty() && *part != b".").collect();
+    let parts: Vec<&[u8]> = name.split(|byte| *byte == b'/').filter(|part| !part.is_empty() && *part != b".").collect();
     if parts.contains(&&b".."[..]) {
         return Err(io::Error::other("it would leave the directory"));
     }

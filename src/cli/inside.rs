@@ -6,6 +6,7 @@ mod progress;
 mod running;
 mod terminal;
 mod transfer;
+mod trees;
 
 use std::path::Path;
 
@@ -64,7 +65,9 @@ pub(super) async fn execute(service: &Service, inside: &Inside) -> Result<(Exit,
             done(service, "sandbox.kill", json!({ "chat_id": chat, "command_id": command, "signal": signal })).await
         }
         Inside::Cat { chat, path } => transfer::cat(service, chat, path).await,
-        Inside::Cp { from, to, parents } => transfer::copy(service, from, to, *parents).await,
+        &Inside::Cp { ref from, ref to, parents, recursive } => {
+            transfer::copy(service, from, to, transfer::How { parents, recursive }).await
+        }
         Inside::Ls { chat, path } => {
             let params = json!({ "chat_id": chat, "path": path });
             match service.call("sandbox.list_files", params.clone()).await {

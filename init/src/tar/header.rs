@@ -67,13 +67,7 @@ fn put_extension(records: &[u8], out: &mut Vec<u8>) {
     out.resize(out.len() + padding(records.len() as u64), 0);
 }
 
-fn put_text(
-    block: &mut [u8; BLOCK],
-    at: std::ops::Range<usize>,
-    text: &[u8],
-    key: &str,
-    extension: &mut Vec<u8>,
-) {
+fn put_text(block: &mut [u8; BLOCK], at: std::ops::Range<usize>, text: &[u8], key: &str, extension: &mut Vec<u8>) {
     if text.len() > at.len() {
         put_record(extension, key, text);
     }

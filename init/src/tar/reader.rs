@@ -24,8 +24,9 @@ pub enum Item<'a> {
     EndOfEntry,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum State {
+    #[default]
     Header,
     /// What extends the next header: its kind, and how long it is.
     Extension(u8, u64),
@@ -36,12 +37,6 @@ enum State {
     Padding(u64),
     /// Whatever comes now is none of ours.
     Over,
-}
-
-impl Default for State {
-    fn default() -> Self {
-        State::Header
-    }
 }
 
 /// What the next entry has instead of what its header says.
@@ -189,9 +184,8 @@ impl Extended {
         if let Some(name) = name {
             entry.name = name;
         }
-        match (&mut entry.kind, link) {
-            (Kind::Link { target: known } | Kind::Same { name: known }, Some(link)) => *known = link,
-            _ => {}
+        if let (Kind::Link { target: known } | Kind::Same { name: known }, Some(link)) = (&mut entry.kind, link) {
+            *known = link;
         }
         entry.size = size.unwrap_or(entry.size);
         entry.user = user.unwrap_or(entry.user);

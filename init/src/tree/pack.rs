@@ -14,6 +14,8 @@ use crate::tar::{END, Entry, Kind, padding};
 /// How deep directories may lie in each other: each takes a descriptor while it is read.
 const DEEPEST: usize = 256;
 
+const OUTERMOST: &[u8] = b"./";
+
 #[derive(Debug)]
 pub struct Packing {
     /// From the outermost to the one that is being read.
@@ -25,7 +27,7 @@ pub struct Packing {
 #[derive(Debug)]
 pub(super) struct Level {
     directory: Dir,
-    /// With a slash at its end; empty for the outermost.
+    /// With a slash at its end.
     name: Vec<u8>,
 }
 
@@ -39,11 +41,11 @@ struct Content {
 }
 
 impl Packing {
-    /// What is in this directory, named from there, after the directory itself (`./`).
+    /// What is in this directory, after the directory itself; all names begin with `./`, which is its own.
     pub fn open(path: &Path) -> io::Result<Self> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let directory = Dir::new(open(path, flags, Mode::empty())?)?;
-        Ok(Self { open: vec![Level { directory, name: Vec::new() }], file: None, totals: Totals::default() })
+        Ok(Self { open: vec![Level { directory, name: OUTERMOST.to_vec() }], file: None, totals: Totals::default() })
     }
 
     /// Appends what comes next, about `room` bytes at most. `Some`: that was all of it.
@@ -79,7 +81,7 @@ impl Packing {
 
     fn begin(&mut self, out: &mut Vec<u8>) -> Result<(), TreeError> {
         let stat = self.open[0].directory.stat().map_err(|error| TreeError::at(b"", error))?;
-        described(b"./", Kind::Directory, 0, &stat).put(out);
+        described(OUTERMOST, Kind::Directory, 0, &stat).put(out);
         self.totals.entries = 1;
         Ok(())
     }
@@ -173,6 +175,6 @@ fn described(name: &[u8], kind: Kind, size: u64, stat: &Stat) -> Entry {
         mode: stat.st_mode & 0o7777,
         user: stat.st_uid,
         group: stat.st_gid,
-        modified: stat.st_mtime as i64,
+        modified: stat.st_mtime,
     }
 }

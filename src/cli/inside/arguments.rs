@@ -72,7 +72,7 @@ pub(in crate::cli) enum Inside {
         #[arg(long, value_name = "NUMBER")]
         signal: Option<i32>,
     },
-    /// Copy a file into or out of a sandbox, whatever its size
+    /// Copy a file or a directory into or out of a sandbox, whatever its size
     Cp {
         /// A file here, CHAT:PATH, or - for standard input
         #[arg(value_name = "FROM")]
@@ -83,6 +83,9 @@ pub(in crate::cli) enum Inside {
         /// Make the directories that are missing in the sandbox
         #[arg(long, short)]
         parents: bool,
+        /// A directory, with all that is in it
+        #[arg(long, short)]
+        recursive: bool,
     },
     /// Print a file of a sandbox
     Cat {
@@ -142,6 +145,10 @@ pub(in crate::cli) struct Exec {
     #[arg(value_name = "CHAT")]
     pub(super) chat: String,
 
+    /// As whom it runs, if not as the sandbox's own user
+    #[arg(long, short, value_name = "NAME|UID[:GID]")]
+    user: Option<String>,
+
     /// Where it runs
     #[arg(long, value_name = "PATH")]
     cwd: Option<String>,
@@ -176,6 +183,7 @@ impl Exec {
         let line = r#"exec "$(command -v bash || echo /bin/sh)""#;
         Self {
             chat: chat.to_owned(),
+            user: None,
             cwd: None,
             env: std::env::var("TERM").map(|term| ("TERM".to_owned(), term)).into_iter().collect(),
             timeout: None,
@@ -191,6 +199,9 @@ impl Exec {
         let mut params = Map::new();
         params.insert("chat_id".into(), json!(self.chat));
         params.insert("command".into(), json!(self.command));
+        if let Some(user) = &self.user {
+            params.insert("user".into(), json!(user));
+        }
         if let Some(cwd) = &self.cwd {
             params.insert("cwd".into(), json!(cwd));
         }

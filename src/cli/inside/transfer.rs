@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 
 use super::progress::Progress;
 use super::running::content;
+use super::trees;
 use crate::cli::failure::Trouble;
 use crate::cli::{Exit, Service, parsed};
 use crate::client::{Client, ClientError, Stream};
@@ -39,13 +40,27 @@ impl<'a> Place<'a> {
     }
 }
 
-pub(super) async fn copy(service: &Service, from: &str, to: &str, parents: bool) -> Result<(Exit, String), Trouble> {
+/// How a copy is made.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct How {
+    pub(super) parents: bool,
+    pub(super) recursive: bool,
+}
+
+pub(super) async fn copy(service: &Service, from: &str, to: &str, how: How) -> Result<(Exit, String), Trouble> {
+    let How { parents, recursive } = how;
     match (Place::of(from), Place::of(to)) {
+        (Place::Sandbox { chat, path }, Place::Here(to)) if recursive && is_directory(service, chat, path).await? => {
+            trees::download(service, chat, path, to).await
+        }
+        (Place::Here(from), Place::Sandbox { chat, path }) if recursive && from.is_dir() => {
+            trees::upload(service, from, chat, &within(path, from), parents).await
+        }
         (Place::Sandbox { chat, path }, Place::Standard) => cat(service, chat, path).await,
         (Place::Sandbox { chat, path }, Place::Here(to)) => download(service, chat, path, to).await,
         (Place::Standard, Place::Sandbox { chat, path }) => {
-            let upload = Upload { chat, path, mode: None, parents };
-            upload.send(service, io::stdin(), "standard input", None).await
+            let params = json!({ "chat_id": chat, "path": path, "follows": true, "parents": parents });
+            send(service, "sandbox.write_file", params, io::stdin(), "standard input", None).await
         }
         (Place::Here(from), Place::Sandbox { chat, path }) => {
             let failed = |error| Trouble::local(from, error);
@@ -57,8 +72,8 @@ pub(super) async fn copy(service: &Service, from: &str, to: &str, parents: bool)
             let path = within(path, from);
             let mode = metadata.is_file().then(|| metadata.permissions().mode() & PERMISSIONS);
             let size = metadata.is_file().then_some(metadata.len());
-            let upload = Upload { chat, path: &path, mode, parents };
-            upload.send(service, file, from.to_string_lossy().as_ref(), size).await
+            let params = json!({ "chat_id": chat, "path": path, "follows": true, "mode": mode, "parents": parents });
+            send(service, "sandbox.write_file", params, file, from.to_string_lossy().as_ref(), size).await
         }
         _ => Err(Trouble::Usage("one of the two has to be in a sandbox, as CHAT:PATH, and the other one here")),
     }
@@ -100,6 +115,11 @@ async fn download(service: &Service, chat: &str, path: &str, to: &Path) -> Resul
     let read = receive(service, chat, path, file, &mut progress).await.map_err(|error| error.at(&to))?;
     draft.keep(&to, read.mode & PERMISSIONS).map_err(failed)?;
     Ok((Exit::Done, String::new()))
+}
+
+async fn is_directory(service: &Service, chat: &str, path: &str) -> Result<bool, ClientError> {
+    let facts: Value = service.client.call("sandbox.stat_file", json!({ "chat_id": chat, "path": path })).await?;
+    Ok(facts["kind"] == "directory")
 }
 
 /// For the progress alone: if it is not known, there is none.
@@ -166,16 +186,9 @@ async fn receive(
     mut to: impl Write,
     progress: &mut Progress,
 ) -> Result<ReadFile, Receiving> {
-    #[derive(Deserialize)]
-    struct Part {
-        text: Option<String>,
-        base64: Option<String>,
-    }
     let params = json!({ "chat_id": chat, "path": path, "stream": true });
     let mut stream = service.client.stream("sandbox.read_file", params).await?;
-    while let Some(notification) = stream.next().await {
-        let Part { text, base64 } = parsed(&notification.params)?;
-        let bytes = content(text, base64)?;
+    while let Some(bytes) = next_part(&mut stream).await? {
         to.write_all(&bytes).map_err(Receiving::Local)?;
         progress.advance(bytes.len());
     }
@@ -183,53 +196,56 @@ async fn receive(
     Ok(stream.end().await?)
 }
 
-struct Upload<'a> {
-    chat: &'a str,
-    path: &'a str,
-    mode: Option<u32>,
-    parents: bool,
+pub(super) async fn next_part(stream: &mut Stream) -> Result<Option<Vec<u8>>, ClientError> {
+    #[derive(Deserialize)]
+    struct Part {
+        text: Option<String>,
+        base64: Option<String>,
+    }
+    let Some(notification) = stream.next().await else { return Ok(None) };
+    let Part { text, base64 } = parsed(&notification.params)?;
+    content(text, base64).map(Some)
 }
 
-impl Upload<'_> {
-    async fn send(
-        &self,
-        service: &Service,
-        from: impl Read,
-        name: &str,
-        size: Option<u64>,
-    ) -> Result<(Exit, String), Trouble> {
-        let Self { chat, path, mode, parents } = self;
-        let params = json!({ "chat_id": chat, "path": path, "follows": true, "mode": mode, "parents": parents });
-        let mut stream = service.client.stream("sandbox.write_file", params).await?;
-        let mut progress = Progress::new(name, size, service.json);
-        if let Some(transfer) = started(&mut stream).await? {
-            // What fails here is told in full by the answer.
-            match self.parts(&service.client, transfer, from, &mut progress).await {
-                Err(Receiving::Local(error)) => return Err(Trouble::local(Path::new(name), error)),
-                Ok(()) | Err(Receiving::Service(_)) => {}
-            }
+/// Calls a method whose content follows, and sends it.
+pub(super) async fn send(
+    service: &Service,
+    method: &str,
+    params: Value,
+    from: impl Read,
+    name: &str,
+    size: Option<u64>,
+) -> Result<(Exit, String), Trouble> {
+    let chat = params["chat_id"].clone();
+    let mut stream = service.client.stream(method, params).await?;
+    let mut progress = Progress::new(name, size, service.json);
+    if let Some(transfer) = started(&mut stream).await? {
+        // What fails here is told in full by the answer.
+        match parts(&service.client, &chat, transfer, from, &mut progress).await {
+            Err(Receiving::Local(error)) => return Err(Trouble::local(Path::new(name), error)),
+            Ok(()) | Err(Receiving::Service(_)) => {}
         }
-        let _: Value = stream.end().await?;
-        Ok((Exit::Done, String::new()))
     }
+    let _: Value = stream.end().await?;
+    Ok((Exit::Done, String::new()))
+}
 
-    async fn parts(
-        &self,
-        client: &Client,
-        transfer: u64,
-        mut from: impl Read,
-        progress: &mut Progress,
-    ) -> Result<(), Receiving> {
-        let mut buffer = vec![0; CHUNK];
-        loop {
-            let length = fill(&mut from, &mut buffer).map_err(Receiving::Local)?;
-            let (encoded, end) = (STANDARD.encode(&buffer[..length]), length < buffer.len());
-            let params = json!({ "chat_id": self.chat, "command_id": transfer, "base64": encoded, "end": end });
-            let _: Value = client.call("sandbox.input", params).await?;
-            progress.advance(length);
-            if end {
-                return Ok(());
-            }
+async fn parts(
+    client: &Client,
+    chat: &Value,
+    transfer: u64,
+    mut from: impl Read,
+    progress: &mut Progress,
+) -> Result<(), Receiving> {
+    let mut buffer = vec![0; CHUNK];
+    loop {
+        let length = fill(&mut from, &mut buffer).map_err(Receiving::Local)?;
+        let (encoded, end) = (STANDARD.encode(&buffer[..length]), length < buffer.len());
+        let params = json!({ "chat_id": chat, "command_id": transfer, "base64": encoded, "end": end });
+        let _: Value = client.call("sandbox.input", params).await?;
+        progress.advance(length);
+        if end {
+            return Ok(());
         }
     }
 }

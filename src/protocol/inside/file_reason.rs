@@ -30,17 +30,21 @@ impl FileReason {
 
     /// The system's number for it.
     pub fn of(errno: i32) -> Self {
-        match Errno::from_raw_os_error(errno) {
-            Errno::NOENT => FileReason::NotFound,
-            Errno::ACCESS | Errno::PERM => FileReason::PermissionDenied,
-            Errno::ROFS => FileReason::ReadOnly,
-            Errno::EXIST => FileReason::Exists,
-            Errno::ISDIR => FileReason::IsADirectory,
-            Errno::NOTDIR => FileReason::NotADirectory,
-            Errno::NOTEMPTY => FileReason::NotEmpty,
-            Errno::NOSPC | Errno::DQUOT => FileReason::NoSpace,
-            _ => FileReason::Other,
-        }
+        const KNOWN: [(Errno, FileReason); 10] = [
+            (Errno::NOENT, FileReason::NotFound),
+            (Errno::ACCESS, FileReason::PermissionDenied),
+            (Errno::PERM, FileReason::PermissionDenied),
+            (Errno::ROFS, FileReason::ReadOnly),
+            (Errno::EXIST, FileReason::Exists),
+            (Errno::ISDIR, FileReason::IsADirectory),
+            (Errno::NOTDIR, FileReason::NotADirectory),
+            (Errno::NOTEMPTY, FileReason::NotEmpty),
+            (Errno::NOSPC, FileReason::NoSpace),
+            (Errno::DQUOT, FileReason::NoSpace),
+        ];
+        // The number comes from a sandbox, so it may be none of the system's.
+        let known = KNOWN.into_iter().find(|(known, _)| known.raw_os_error() == errno);
+        known.map_or(FileReason::Other, |(_, reason)| reason)
     }
 
     pub fn as_str(self) -> &'static str {
