@@ -1,4 +1,5 @@
 //! The engines that carry the sandboxes: adapters of the core's [`Engine`](sandboxd_actors::engine::Engine) port.
 
 pub mod docker;
+pub mod inside;
 pub mod private;

@@ -13,6 +13,7 @@
 pub mod conversation;
 mod interior;
 mod program;
+mod stand_in;
 
 use std::collections::{HashMap, HashSet};
 use std::fs::{self, DirBuilder, Permissions};
@@ -22,19 +23,28 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
-use sandbox_init::wire::{SECRET_VARIABLE, SOCKET_VARIABLE};
+use sandbox_init::wire::{Request, SECRET_VARIABLE, SOCKET_VARIABLE};
 use sandboxd_actors::container::Mount;
 use sandboxd_actors::directories::DirectoryError;
 use sandboxd_actors::host_path::HostPath;
 use sandboxd_actors::ids::SessionId;
 use sandboxd_actors::interior::{Furnishing, Interiors};
 
+use conversation::Conversation;
 use interior::Secret;
 pub use interior::{Interior, Unreachable};
+pub use stand_in::{StandIn, StandIns};
 
 const PROGRAM_INSIDE: &str = "/.sandboxd/init";
 const DIRECTORY_INSIDE: &str = "/.sandboxd/run";
 const SOCKET: &str = "socket";
+
+/// A way into one sandbox: its init, or what stands in for it.
+#[async_trait]
+pub trait Entrance: Send + Sync + 'static {
+    /// Opens a conversation.
+    async fn converse(&self, request: &Request) -> Result<Conversation, Unreachable>;
+}
 
 /// Those of the sandboxes that this service has made, by their session.
 #[derive(Debug)]

@@ -33,9 +33,10 @@ use crate::chat_directories::DirectoriesOnDisk;
 use crate::config::{Config, Principal};
 #[cfg(debug_assertions)]
 use crate::crash_points::CrashPoints;
+use crate::engine::inside::EngineInside;
 use crate::host_paths::VolumePolicy;
 use crate::instance_lock::{InstanceLock, InstanceLockError};
-use crate::interiors::InteriorsOnDisk;
+use crate::interiors::{InteriorsOnDisk, StandIns};
 use crate::languages::Languages;
 use crate::probe::NetworkProbe;
 use crate::profiles::{self, ProfileError, Profiles};
@@ -102,6 +103,8 @@ pub struct Service {
 /// What the service is given of the outside.
 pub struct Outside<J> {
     pub engine: Arc<dyn Engine>,
+    /// The same one, for work in its containers.
+    pub inside: Arc<dyn EngineInside>,
     /// Never handed to a sandbox.
     pub engine_sockets: Vec<PathBuf>,
     pub journal: J,
@@ -170,6 +173,7 @@ impl Service {
             instance,
             sandboxes: sandboxes.clone(),
             interiors,
+            stand_ins: StandIns::new(outside.inside, config.state.dir.clone()),
             engine,
             volumes,
             profiles,

@@ -191,17 +191,29 @@ impl Player<'_> {
             let of = |message: &Value| (message.get("id").cloned(), message["params"]["id"].clone());
             message.get("method") == documented.get("method") && of(message) == of(documented)
         };
-        let heard = loop {
+        let mut heard = loop {
             if let Some(index) = self.early.iter().position(same) {
                 break self.early.remove(index);
             }
             let line = self.caller.line().await.expect("an answer, not the end");
             self.early.push(serde_json::from_str(&line.replace(self.volume, "/volume")).expect("JSON"));
         };
+        shorten(&mut heard, documented);
         assert_alike("", documented, &heard);
         for path in ["/result/lease_id", "/result/command_id", "/params/command_id"] {
             self.ids.extend(documented.pointer(path).cloned().zip(heard.pointer(path).cloned()));
         }
+    }
+}
+
+/// An archive tells owners and times, and is mostly zeros: its beginning is compared.
+fn shorten(heard: &mut Value, documented: &Value) {
+    const BEGINNING: &str = "Li8AAAAAAAAA";
+    let told = "/params/base64";
+    if documented.pointer(told).is_some_and(|bytes| bytes == BEGINNING)
+        && let Some(Value::String(bytes)) = heard.pointer_mut(told)
+    {
+        bytes.truncate(BEGINNING.len());
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Each file is one subject: where the engine is ([`locate`]), what a container is made of ([`create`]), how one is
 //! read back ([`observe`]), its network ([`network`]), its output ([`logs`]), what the engine tells by itself
-//! ([`events`]), and what its errors mean ([`errors`]).
+//! ([`events`]), work inside one ([`inside`]), and what its errors mean ([`errors`]).
 //!
 //! An engine that does not answer yet is no reason not to start: it is looked for at the first call, and again at each
 //! call until it is found. Once found it is never exchanged for another one. "Auto" could otherwise wander to a second
@@ -11,6 +11,7 @@
 mod create;
 mod errors;
 mod events;
+mod inside;
 mod locate;
 mod logs;
 mod network;

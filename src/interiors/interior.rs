@@ -10,6 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use async_trait::async_trait;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use sandbox_init::codec::decode;
 use sandbox_init::wire::{self, HEADER, Hello, Kind, Request, SECRET_LENGTH, VERSION};
@@ -19,8 +20,8 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::SOCKET;
 use super::conversation::Conversation;
+use super::{Entrance, SOCKET};
 
 /// How long whoever connects may take to say who it is.
 const HELLO_LIMIT: Duration = Duration::from_secs(1);
@@ -59,12 +60,6 @@ impl Interior {
         Ok(Self { link: linked, _listening: AbortOnDropHandle::new(listening) })
     }
 
-    /// Opens a conversation.
-    pub async fn converse(&self, request: &Request) -> Result<Conversation, Unreachable> {
-        let silent = |_| Unreachable(format!("it did not connect within {LINK_LIMIT:?}"));
-        tokio::time::timeout(LINK_LIMIT, self.converse_at_last(request)).await.map_err(silent)?
-    }
-
     async fn converse_at_last(&self, request: &Request) -> Result<Conversation, Unreachable> {
         let mut link = self.link.clone();
         loop {
@@ -84,6 +79,14 @@ impl Interior {
                 }
             }
         }
+    }
+}
+
+#[async_trait]
+impl Entrance for Interior {
+    async fn converse(&self, request: &Request) -> Result<Conversation, Unreachable> {
+        let silent = |_| Unreachable(format!("it did not connect within {LINK_LIMIT:?}"));
+        tokio::time::timeout(LINK_LIMIT, self.converse_at_last(request)).await.map_err(silent)?
     }
 }
 

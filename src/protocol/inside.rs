@@ -133,6 +133,8 @@ pub type CommandId = u64;
 #[derive(Debug, PartialEq)]
 pub struct Exec {
     pub arguments: Vec<String>,
+    /// The sandbox's own if absent.
+    pub user: Option<String>,
     pub directory: Option<String>,
     pub environment: BTreeMap<String, String>,
     pub input: Input,

@@ -19,7 +19,7 @@ use super::inside::{Desk, Steering, Syncs};
 use super::leases::Leases;
 use super::outbox::Ticket;
 use crate::host_paths::VolumePolicy;
-use crate::interiors::InteriorsOnDisk;
+use crate::interiors::{InteriorsOnDisk, StandIns};
 use crate::languages::Languages;
 use crate::profiles::Profiles;
 use crate::protocol;
@@ -35,6 +35,8 @@ pub struct Handler {
     pub instance: InstanceName,
     pub sandboxes: Sandboxes,
     pub interiors: Arc<InteriorsOnDisk>,
+    /// For sandboxes without an init.
+    pub stand_ins: StandIns,
     pub engine: Bounded,
     pub volumes: VolumePolicy,
     pub profiles: Arc<Profiles>,
@@ -105,9 +107,20 @@ impl Handler {
         gone: &'a CancellationToken,
         shutdown: &'a CancellationToken,
     ) -> Desk<'a> {
-        let Handler { sandboxes, interiors, engine, languages, steering, syncs, max_lease, .. } = self;
-        let (clock, max_lease) = (&*self.clock, *max_lease);
-        Desk { sandboxes, interiors, engine, languages, steering, syncs, clock, max_lease, ticket, gone, shutdown }
+        Desk {
+            sandboxes: &self.sandboxes,
+            interiors: &self.interiors,
+            stand_ins: &self.stand_ins,
+            engine: &self.engine,
+            languages: &self.languages,
+            steering: &self.steering,
+            syncs: &self.syncs,
+            clock: &*self.clock,
+            max_lease: self.max_lease,
+            ticket,
+            gone,
+            shutdown,
+        }
     }
 
     fn seen(&self, sandbox: Sandbox) -> Answer {

@@ -1,7 +1,7 @@
 //! Work inside a sandbox, from a call to its answer.
 //!
 //! The chat is asked once, which is use of the sandbox and tells its session; everything else goes straight to the
-//! sandbox's init.
+//! sandbox's init, or to what stands in for it ([`crate::interiors::Entrance`]).
 
 mod code;
 mod exec;
@@ -20,13 +20,14 @@ use sandbox_init::wire::{Event, Request};
 use sandboxd_actors::clock::Clock;
 use sandboxd_actors::engine::bounded::Bounded;
 use sandboxd_actors::ids::ChatId;
+use sandboxd_actors::outcome::SandboxError;
 use sandboxd_actors::sandbox::Sandbox;
 use sandboxd_actors::sandboxes::Sandboxes;
 use tokio_util::sync::CancellationToken;
 
 use super::outbox::{Closed, Ticket};
 use crate::interiors::conversation::{Conversation, ConversationError};
-use crate::interiors::{Interior, InteriorsOnDisk, Unreachable};
+use crate::interiors::{Entrance, InteriorsOnDisk, StandIns, Unreachable};
 use crate::languages::Languages;
 use crate::protocol::answer::Answer;
 use crate::protocol::error::{Error, Kind};
@@ -39,6 +40,9 @@ pub use steering::Steering;
 pub use syncs::Syncs;
 use syncs::Turn;
 pub(super) use syncs::{Barrier, Place};
+
+/// What is not the command's or the file's fault; see [`crate::interiors::StandIn`].
+const ENGINE_FAILED: i32 = rustix::io::Errno::NOTCONN.raw_os_error();
 
 /// Where a request inside stands among the others of its chat, settled when it arrived.
 #[derive(Debug)]
@@ -64,6 +68,7 @@ impl Order {
 pub(super) struct Desk<'a> {
     pub(super) sandboxes: &'a Sandboxes,
     pub(super) interiors: &'a InteriorsOnDisk,
+    pub(super) stand_ins: &'a StandIns,
     pub(super) engine: &'a Bounded,
     pub(super) languages: &'a Languages,
     pub(super) steering: &'a Steering,
@@ -105,18 +110,14 @@ impl Desk<'_> {
                 self.steering.of(chat, command)?.resize(rows, columns).await?;
                 InsideAnswer::Done(Done {})
             }
-            Inside::Commands => match self.ask(chat, Request::Commands {}).await?.answer().await {
-                Ok(Event::Commands { commands }) => {
-                    InsideAnswer::Commands(Commands::of(commands, self.syncs.describe(chat)))
-                }
-                other => return Err(unexpected(other)),
-            },
+            Inside::Commands => InsideAnswer::Commands(self.commands(chat).await?),
             Inside::Kill { command, signal } => {
                 let request = match signal {
                     None => Request::Kill { id: command },
                     Some(signal) => Request::Signal { id: command, signal },
                 };
-                match self.ask(chat, request).await?.answer().await {
+                let sandbox = self.sandboxes.touch(chat).await?;
+                match self.way_to(&sandbox, command)?.converse(&request).await?.answer().await {
                     Ok(Event::Done {}) => InsideAnswer::Done(Done {}),
                     Err(error) => return Err(of_command(chat, command, error)),
                     other => return Err(unexpected(other)),
@@ -143,13 +144,39 @@ impl Desk<'_> {
         Ok(self.interior(&sandbox)?.converse(&request).await?)
     }
 
-    fn interior(&self, sandbox: &Sandbox) -> Result<Arc<Interior>, Error> {
-        self.interiors.of(sandbox.session).ok_or_else(|| {
-            let message = format!("the sandbox of chat {} was made without an init", sandbox.chat);
-            let mut error = Kind::InsideUnreachable.error(message).with("chat_id", sandbox.chat.to_string());
-            error.retryable = false;
-            error
-        })
+    async fn commands(&self, chat: ChatId) -> Result<Commands, Error> {
+        let sandbox = self.sandboxes.touch(chat).await?;
+        let mut commands = match self.interior(&sandbox)?.converse(&Request::Commands {}).await?.answer().await {
+            Ok(Event::Commands { commands }) => commands,
+            other => return Err(unexpected(other)),
+        };
+        if self.interiors.of(sandbox.session).is_some() {
+            // Those that run as another user.
+            commands.extend(self.stand_ins.commands(sandbox.session));
+        }
+        Ok(Commands::of(commands, self.syncs.describe(chat)))
+    }
+
+    /// Through the sandbox's init, or, where it has none, through its engine.
+    fn interior(&self, sandbox: &Sandbox) -> Result<Arc<dyn Entrance>, Error> {
+        match self.interiors.of(sandbox.session) {
+            Some(interior) => Ok(interior),
+            None => self.stand_in(sandbox, None),
+        }
+    }
+
+    fn stand_in(&self, sandbox: &Sandbox, user: Option<String>) -> Result<Arc<dyn Entrance>, Error> {
+        let gone = || SandboxError::NotRunning { chat: sandbox.chat, status: sandbox.status };
+        let container = sandbox.container.clone().ok_or_else(gone)?;
+        Ok(Arc::new(self.stand_ins.of(sandbox.session, container, user)))
+    }
+
+    /// To a command that runs already.
+    fn way_to(&self, sandbox: &Sandbox, command: CommandId) -> Result<Arc<dyn Entrance>, Error> {
+        match self.stand_ins.has(sandbox.session, command) {
+            true => self.stand_in(sandbox, None),
+            false => self.interior(sandbox),
+        }
     }
 }
 
@@ -167,6 +194,12 @@ fn gone() -> Error {
 /// Anything that is not a failure which the request has its own words for.
 fn unexpected(outcome: Result<Event, ConversationError>) -> Error {
     match outcome {
+        // Not in this sandbox, now or later.
+        Err(ConversationError::Failed(failure)) if failure.errno == rustix::io::Errno::NOSYS.raw_os_error() => {
+            let mut error = Kind::InsideUnreachable.error(String::from_utf8_lossy(&failure.message.0));
+            error.retryable = false;
+            error
+        }
         Err(error) => Kind::InsideUnreachable.error(error.to_string()),
         Ok(_) => Kind::InsideUnreachable.error(ConversationError::Nonsense.to_string()),
     }

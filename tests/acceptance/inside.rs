@@ -56,14 +56,6 @@ async fn the_images_own_program_runs_unchanged_below_an_init_that_reaps() {
 }
 
 #[tokio::test]
-async fn an_image_without_an_init_of_ours_still_has_one() {
-    let (service, chat) = sandbox("profiles.default = { network = 'none', init = false }").await;
-    let params = json!({ "chat_id": chat.chat_id(), "command": "true" });
-    let failure = service.call("sandbox.exec", params).await.expect_err("there is no way in");
-    assert_eq!((failure.data.kind.as_str(), failure.data.retryable), ("inside_unreachable", false));
-}
-
-#[tokio::test]
 async fn an_unprivileged_user_on_a_read_only_root_works_as_itself() {
     let settings = "profiles.default = { network = 'none', user = '1234:2345', read_only_root = true }";
     let (service, chat) = sandbox(settings).await;

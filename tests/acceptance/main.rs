@@ -26,6 +26,7 @@ mod commands;
 mod container;
 mod deletion;
 mod engine_trouble;
+mod fallback;
 mod inside;
 #[cfg(debug_assertions)]
 mod kills;
@@ -39,6 +40,7 @@ mod pause;
 mod python_and_git;
 mod readiness;
 mod restart;
+mod trees;
 mod two_daemons;
 mod units;
 mod volumes;

@@ -13,8 +13,9 @@ use async_trait::async_trait;
 use futures_util::FutureExt;
 use sandboxd::chat_directories::DirectoriesOnDisk;
 use sandboxd::config::Config;
+use sandboxd::engine::inside::Closed;
 use sandboxd::host_paths::VolumePolicy;
-use sandboxd::interiors::InteriorsOnDisk;
+use sandboxd::interiors::{InteriorsOnDisk, StandIns};
 use sandboxd::languages::Languages;
 use sandboxd::probe::NetworkProbe;
 use sandboxd::server::access::{Access, Allowed};
@@ -103,6 +104,7 @@ impl Service {
             instance,
             sandboxes: sandboxes.clone(),
             interiors,
+            stand_ins: StandIns::new(Arc::new(Closed), place.join("state")),
             engine: bounded,
             volumes: VolumePolicy::new([place.join("volumes")], []).expect("a root"),
             profiles,

@@ -78,9 +78,9 @@ mod tests {
 
     fn code(source: &str) -> Code {
         let output = Output { stream: false, limit: 7, detach_on_disconnect: false };
-        let (directory, environment, input) = (None, Default::default(), Input::None);
+        let (user, directory, environment, input) = (None, None, Default::default(), Input::None);
         let (arguments, timeout, terminal, detached, sync) = (vec![], None, None, false, false);
-        let exec = Exec { arguments, directory, environment, input, timeout, output, terminal, detached, sync };
+        let exec = Exec { arguments, user, directory, environment, input, timeout, output, terminal, detached, sync };
         Code { language: "js".into(), source: source.into(), exec, limited: false }
     }
 

@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::keeping::keep;
 use super::steering::{Steer, Wheel};
-use super::{Barrier, Desk, Turn, gone, of_command, unexpected};
+use super::{Barrier, Desk, ENGINE_FAILED, Turn, gone, of_command, unexpected};
 use crate::interiors::conversation::{Conversation, ConversationError, Listening, Said, Speaking};
 use crate::protocol::error::{Error, Kind};
 use crate::protocol::inside::answer::{Ended, InsideAnswer, Printed, Started};
@@ -52,8 +52,13 @@ impl Desk<'_> {
         held: &Held<'_>,
         turn: Option<Turn>,
     ) -> Result<InsideAnswer, Error> {
-        let Exec { arguments, directory, environment, input, timeout, output, terminal, detached, .. } = exec;
+        let Exec { arguments, user, directory, environment, input, timeout, output, terminal, detached, .. } = exec;
         let program = arguments.first().cloned().unwrap_or_default();
+        let entrance = match user {
+            // Init has no right to become somebody else.
+            Some(user) => self.stand_in(&held.sandbox, Some(user))?,
+            None => self.interior(&held.sandbox)?,
+        };
         let command = Run {
             id,
             arguments: arguments.into_iter().map(Bytes::from).collect(),
@@ -64,10 +69,10 @@ impl Desk<'_> {
             input: input != Input::None,
             detached,
         };
-        let mut conversation = self.interior(&held.sandbox)?.converse(&Request::Run { command }).await?;
+        let mut conversation = entrance.converse(&Request::Run { command }).await?;
         match conversation.listening.event().await {
             Ok(Event::Started { .. }) => {}
-            Err(ConversationError::Failed(failure)) => {
+            Err(ConversationError::Failed(failure)) if failure.errno != ENGINE_FAILED => {
                 let reason = String::from_utf8_lossy(&failure.message.0).into_owned();
                 return Err(Kind::CommandNotStarted
                     .error(format!("the command was not started: {program}: {reason}"))
@@ -90,7 +95,7 @@ impl Desk<'_> {
         // Before whoever follows it now is sent away.
         let barrier = self.syncs.barrier(chat, id);
         let outcome = async {
-            let mut conversation = self.interior(&held.sandbox)?.converse(&Request::Attach { id }).await?;
+            let mut conversation = self.way_to(&held.sandbox, id)?.converse(&Request::Attach { id }).await?;
             match conversation.listening.event().await {
                 Ok(Event::Started { .. }) => {}
                 Err(error) => return Err(of_command(chat, id, error)),
@@ -168,8 +173,8 @@ impl Desk<'_> {
 
     /// From now on, nobody is attached to the command.
     async fn keep(&self, held: &Held<'_>, command: CommandId) {
-        if let Some(interior) = self.interiors.of(held.sandbox.session) {
-            keep(self.sandboxes.clone(), interior, held.sandbox.chat, command).await;
+        if let Ok(entrance) = self.way_to(&held.sandbox, command) {
+            keep(self.sandboxes.clone(), entrance, held.sandbox.chat, command).await;
         }
     }
 }

@@ -7,7 +7,7 @@ use sandbox_init::wire::{Entry, Event, Failure, Request};
 use sandboxd_actors::ids::ChatId;
 
 use super::steering::Steer;
-use super::{Desk, gone, unexpected};
+use super::{Desk, ENGINE_FAILED, gone, unexpected};
 use crate::interiors::conversation::{Conversation, ConversationError, Said};
 use crate::protocol::error::{Error, Kind};
 use crate::protocol::inside::answer::{Done, FileFields, Files, InsideAnswer, ReadFile};
@@ -183,6 +183,9 @@ fn in_names(entry: &Entry) -> usize {
 
 pub(super) fn of_file(path: &str, error: ConversationError) -> Error {
     let ConversationError::Failed(Failure { errno, message }) = error else { return unexpected(Err(error)) };
+    if errno == ENGINE_FAILED {
+        return unexpected(Err(ConversationError::Failed(Failure { errno, message })));
+    }
     let message = String::from_utf8_lossy(&message.0).into_owned();
     Kind::FileError
         .error(format!("{path}: {message}"))

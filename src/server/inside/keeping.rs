@@ -9,7 +9,7 @@ use sandboxd_actors::ids::{ChatId, LeaseId};
 use sandboxd_actors::sandbox::Status;
 use sandboxd_actors::sandboxes::Sandboxes;
 
-use crate::interiors::Interior;
+use crate::interiors::Entrance;
 use crate::protocol::inside::CommandId;
 
 /// How often it is looked whether a command still runs. Idle time counts from the look that finds it ended.
@@ -20,7 +20,7 @@ const HOLD: Duration = Duration::from_secs(30);
 
 /// Holds the sandbox open until the command has ended. To be waited for before anybody is told that it runs on: taken later,
 /// the lease would let a sandbox go on that was paused since.
-pub(super) async fn keep(sandboxes: Sandboxes, interior: Arc<Interior>, chat: ChatId, command: CommandId) {
+pub(super) async fn keep(sandboxes: Sandboxes, entrance: Arc<dyn Entrance>, chat: ChatId, command: CommandId) {
     let lease = Lease { id: LeaseId::random(), duration: HOLD, durable: false };
     if sandboxes.lease(chat, lease).await.is_err() {
         return;
@@ -29,7 +29,7 @@ pub(super) async fn keep(sandboxes: Sandboxes, interior: Arc<Interior>, chat: Ch
         loop {
             tokio::time::sleep(LOOK).await;
             until_awake(&sandboxes, chat).await;
-            match running(&interior).await {
+            match running(&*entrance).await {
                 Some(commands) if !commands.contains(&command) => break,
                 Some(_) if sandboxes.lease(chat, lease).await.is_err() => break,
                 None if !is_paused(&sandboxes, chat).await => break,
@@ -41,11 +41,11 @@ pub(super) async fn keep(sandboxes: Sandboxes, interior: Arc<Interior>, chat: Ch
 }
 
 /// Does so for every command that an earlier run of the service has left running in the sandbox.
-pub fn keep_all(sandboxes: Sandboxes, interior: Arc<Interior>, chat: ChatId) {
+pub fn keep_all(sandboxes: Sandboxes, entrance: Arc<dyn Entrance>, chat: ChatId) {
     tokio::spawn(async move {
         until_awake(&sandboxes, chat).await;
-        for command in running(&interior).await.unwrap_or_default() {
-            keep(sandboxes.clone(), Arc::clone(&interior), chat, command).await;
+        for command in running(&*entrance).await.unwrap_or_default() {
+            keep(sandboxes.clone(), Arc::clone(&entrance), chat, command).await;
         }
     });
 }
@@ -62,8 +62,8 @@ async fn is_paused(sandboxes: &Sandboxes, chat: ChatId) -> bool {
 }
 
 /// `None`: init does not answer. The sandbox has ended, or is about to, or was just paused.
-async fn running(interior: &Interior) -> Option<Vec<CommandId>> {
-    let conversation = interior.converse(&Request::Commands {}).await.ok()?;
+async fn running(entrance: &dyn Entrance) -> Option<Vec<CommandId>> {
+    let conversation = entrance.converse(&Request::Commands {}).await.ok()?;
     match conversation.answer().await {
         Ok(Event::Commands { commands }) => {
             let running = commands.into_iter().filter(|command| command.ending.is_none());

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use sandboxd_actors::ids::ChatId;
 use serde::Deserialize;
 
-use super::{OnDisconnect, environment, output, plain_path};
+use super::{OnDisconnect, environment, output, plain_path, user};
 use crate::protocol::error::Error;
 use crate::protocol::inside::{Code, Exec, Input, Inside};
 use crate::protocol::params::{duration, required};
@@ -20,6 +20,7 @@ pub(super) struct RunCodeFields<'a> {
     chat_id: Option<Text<'a>>,
     language: Option<String>,
     code: Option<String>,
+    user: Option<String>,
     cwd: Option<String>,
     env: Option<BTreeMap<String, String>>,
     stdin: Option<String>,
@@ -37,6 +38,7 @@ impl RunCodeFields<'_> {
         }
         let exec = Exec {
             arguments: Vec::new(),
+            user: self.user.map(user).transpose()?,
             directory: self.cwd.map(|cwd| plain_path("cwd", cwd)).transpose()?,
             environment: environment(self.env)?,
             input: self.stdin.map_or(Input::None, |text| Input::Whole(text.into_bytes())),

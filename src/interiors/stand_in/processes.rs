@@ -1,0 +1,137 @@
+//! Ending what a command of the engine's has started, from the host: an engine can start commands, but not end them.
+//!
+//! A process is only ever touched if the kernel says that it is in the container's control group, which nothing in a
+//! container can leave, and by a descriptor, so that its number cannot become another's in between.
+
+use std::collections::{HashMap, HashSet};
+use std::fs;
+use std::io;
+
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use sandbox_init::wire::COMMAND_VARIABLE;
+
+/// Each round finds what was started while the one before was killing.
+const ROUNDS: usize = 100;
+
+/// Kills a command: its process group, its descendants, and what carries its mark.
+pub(super) fn kill_all(container: &str, leader: i32, mark: &str) -> io::Result<()> {
+    let mark = format!("{COMMAND_VARIABLE}={mark}");
+    let mut killed = HashSet::new();
+    for _ in 0..ROUNDS {
+        let processes = processes(container);
+        let found: Vec<i32> =
+            belonging(&processes, leader, &mark).into_iter().filter(|process| killed.insert(*process)).collect();
+        if found.is_empty() {
+            break;
+        }
+        for process in found {
+            send(container, process, Signal::KILL)?;
+        }
+    }
+    Ok(())
+}
+
+/// Sends a signal to a command's process group.
+pub(super) fn signal_group(container: &str, leader: i32, signal: Signal) -> io::Result<()> {
+    for (process, stat) in processes(container) {
+        if stat.group == leader {
+            send(container, process, signal)?;
+        }
+    }
+    Ok(())
+}
+
+/// One that has ended meanwhile needs no signal.
+fn send(container: &str, process: i32, signal: Signal) -> io::Result<()> {
+    let Some(pid) = Pid::from_raw(process) else { return Ok(()) };
+    let Ok(descriptor) = pidfd_open(pid, PidfdFlags::empty()) else { return Ok(()) };
+    // Looked at again now that it can be no other.
+    if !is_in(container, process) {
+        return Ok(());
+    }
+    match pidfd_send_signal(&descriptor, signal) {
+        Err(error) if error != rustix::io::Errno::SRCH => Err(error.into()),
+        _ => Ok(()),
+    }
+}
+
+/// Whether that process can be reached from here at all.
+pub(super) fn is_in(container: &str, process: i32) -> bool {
+    fs::read_to_string(format!("/proc/{process}/cgroup")).is_ok_and(|groups| names(&groups, container))
+}
+
+/// As `/docker/ID`, `/docker-ID.scope` or the like; an id is too long to be part of anything else.
+fn names(groups: &str, container: &str) -> bool {
+    container.len() == 64 && groups.lines().any(|group| group.contains(container))
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Stat {
+    parent: i32,
+    group: i32,
+}
+
+/// Of a container, without those that only wait to be reaped.
+fn processes(container: &str) -> HashMap<i32, Stat> {
+    let Ok(entries) = fs::read_dir("/proc") else { return HashMap::new() };
+    let numbers = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok());
+    let of_container = numbers.filter(|process| is_in(container, *process));
+    let stat = |process: i32| Some((process, stat(&fs::read_to_string(format!("/proc/{process}/stat")).ok()?)?));
+    of_container.filter_map(stat).collect()
+}
+
+/// The name in the second field may hold anything, also spaces and brackets.
+fn stat(text: &str) -> Option<Stat> {
+    let (_, rest) = text.rsplit_once(')')?;
+    let mut fields = rest.split_ascii_whitespace();
+    if matches!(fields.next()?, "Z" | "X") {
+        return None;
+    }
+    Some(Stat { parent: fields.next()?.parse().ok()?, group: fields.next()?.parse().ok()? })
+}
+
+fn belonging(processes: &HashMap<i32, Stat>, leader: i32, mark: &str) -> Vec<i32> {
+    let mut belongs: HashSet<i32> = processes
+        .iter()
+        .filter(|(process, stat)| **process == leader || stat.group == leader || is_marked(**process, mark))
+        .map(|(process, _)| *process)
+        .collect();
+    loop {
+        let children = processes.iter().filter(|(_, stat)| belongs.contains(&stat.parent)).map(|(process, _)| *process);
+        let new: Vec<i32> = children.filter(|process| !belongs.contains(process)).collect();
+        if new.is_empty() {
+            return belongs.into_iter().collect();
+        }
+        belongs.extend(new);
+    }
+}
+
+fn is_marked(process: i32, mark: &str) -> bool {
+    fs::read(format!("/proc/{process}/environ"))
+        .is_ok_and(|environment| environment.split(|byte| *byte == 0).any(|variable| variable == mark.as_bytes()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_processes_of_the_container_count() {
+        let id = "ab".repeat(32);
+        assert!(names(&format!("12:pids:/docker/{id}\n0::/"), &id));
+        assert!(names(&format!("0::/system.slice/docker-{id}.scope"), &id));
+        assert!(!names("0::/user.slice", &id));
+        assert!(!names("0::/user.slice", ""), "anything contains nothing");
+        assert!(!is_in(&id, std::process::id() as i32));
+    }
+
+    #[test]
+    fn what_belongs_is_found_by_group_and_by_descent() {
+        let of = |parent, group| Stat { parent, group };
+        let processes =
+            HashMap::from([(10, of(1, 10)), (11, of(10, 11)), (12, of(11, 12)), (13, of(1, 10)), (14, of(1, 14))]);
+        let mut found = belonging(&processes, 10, "SANDBOXD_COMMAND=none");
+        found.sort_unstable();
+        assert_eq!(found, [10, 11, 12, 13]);
+    }
+}
