@@ -313,6 +313,7 @@ fn world(
         inspect: timeouts.inspect,
         list: timeouts.list,
         logs: timeouts.logs,
+        commit: timeouts.commit,
     };
     Ok(World {
         instance: instance.clone(),

@@ -22,7 +22,8 @@ use async_trait::async_trait;
 
 use crate::clock::Timestamp;
 use crate::container::ContainerSpec;
-use crate::ids::{ContainerId, InstanceName};
+use crate::ids::{ChatId, ContainerId, InstanceName, SnapshotId};
+use crate::snapshot::{Snapshot, SnapshotOrigin};
 use events::EngineEvents;
 use logs::{EngineLogs, LogRange};
 
@@ -61,6 +62,23 @@ pub trait Engine: Send + Sync + 'static {
     /// Removes by force, with its anonymous volumes. One that is gone already is fine.
     async fn remove(&self, container: &ContainerId) -> Result<(), EngineError>;
 
+    /// Keeps what the container's processes have written outside its mounts as a snapshot of this origin. They stand
+    /// still for that long, and go on unless they stood still before. Nothing that was said to this container alone
+    /// gets into the snapshot: not its environment, not its labels, not what was started in it.
+    async fn commit(&self, container: &ContainerId, origin: &SnapshotOrigin) -> Result<Snapshot, EngineError>;
+
+    /// Looks a snapshot up, which costs the same however many there are.
+    async fn snapshot(&self, instance: &InstanceName, id: SnapshotId) -> Result<Option<Snapshot>, EngineError>;
+
+    /// The snapshots of this instance, of one chat or of all, in no particular order and in one call.
+    async fn snapshots(&self, instance: &InstanceName, chat: Option<ChatId>) -> Result<Vec<Snapshot>, EngineError>;
+
+    /// Removes a snapshot. One that a container was made from stays as long as that container is there.
+    async fn remove_snapshot(&self, instance: &InstanceName, id: SnapshotId) -> Result<SnapshotRemoval, EngineError>;
+
+    /// Removes what commits have left that began before `before` and never ended.
+    async fn remove_drafts(&self, instance: &InstanceName, before: Timestamp) -> Result<(), EngineError>;
+
     /// The last lines of standard output and error, oldest first.
     async fn log_tail(&self, container: &ContainerId, lines: usize) -> Result<Vec<String>, EngineError>;
 
@@ -88,6 +106,15 @@ pub struct NetworkSpec {
     /// Sandboxes on it cannot reach each other.
     pub isolated: bool,
     pub labels: BTreeMap<String, String>,
+}
+
+/// What became of a snapshot that was to be removed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SnapshotRemoval {
+    Removed,
+    NotFound,
+    /// A container was made from it, and is still there.
+    InUse,
 }
 
 /// A container as the engine describes it.
@@ -208,6 +235,11 @@ pub enum Operation {
     Unpause,
     Stop,
     Remove,
+    Commit,
+    Snapshot,
+    Snapshots,
+    RemoveSnapshot,
+    RemoveDrafts,
     LogTail,
     Logs,
     Watch,
@@ -227,6 +259,11 @@ impl Operation {
             Operation::Unpause => "unpause",
             Operation::Stop => "stop",
             Operation::Remove => "remove",
+            Operation::Commit => "commit",
+            Operation::Snapshot => "snapshot",
+            Operation::Snapshots => "snapshots",
+            Operation::RemoveSnapshot => "remove_snapshot",
+            Operation::RemoveDrafts => "remove_drafts",
             Operation::LogTail => "log_tail",
             Operation::Logs => "logs",
             Operation::Watch => "watch",

@@ -57,6 +57,25 @@ impl FromStr for SessionId {
     }
 }
 
+/// What a sandbox was at a moment. In the order of their ids, snapshots are in the order in which they were made.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SnapshotId(Uuid);
+
+impl SnapshotId {
+    /// Later than every one before it that this process has made.
+    pub fn next() -> Self {
+        Self(Uuid::now_v7())
+    }
+}
+
+impl FromStr for SnapshotId {
+    type Err = InvalidId;
+
+    fn from_str(text: &str) -> Result<Self, InvalidId> {
+        parse_uuid(text).map(Self)
+    }
+}
+
 /// A caller's hold on a sandbox.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LeaseId(Uuid);
@@ -171,7 +190,8 @@ macro_rules! shown_as_text {
         }
     )*};
 }
-shown_as_text!(ChatId, SessionId, LeaseId, AgentId, InstanceName, ProfileName, ContainerId, ContainerName, Generation);
+shown_as_text!(ChatId, SessionId, SnapshotId, LeaseId, AgentId, InstanceName, ProfileName, ContainerId, ContainerName);
+shown_as_text!(Generation);
 
 macro_rules! borrowed_as_str {
     ($($id:ident),*) => {$(

@@ -25,4 +25,5 @@ pub mod request;
 pub mod root;
 pub mod sandbox;
 pub mod sandboxes;
+pub mod snapshot;
 pub mod watcher;

@@ -105,6 +105,7 @@ impl Crowd {
             inspect: PATIENCE,
             list: PATIENCE,
             logs: PATIENCE,
+            commit: PATIENCE,
         };
         let world = World {
             instance: self.instance.clone(),

@@ -58,6 +58,8 @@ pub struct Timeouts {
     pub image: Duration,
     #[serde(serialize_with = "duration::serialize")]
     pub logs: Duration,
+    #[serde(serialize_with = "duration::serialize")]
+    pub commit: Duration,
 }
 
 impl Engine {
@@ -85,6 +87,7 @@ impl Timeouts {
             network: section.get("network", "30s", limit),
             image: section.get("image", "10s", limit),
             logs: section.get("logs", "5s", limit),
+            commit: section.get("commit", "5m", limit),
         }
     }
 }

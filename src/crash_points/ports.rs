@@ -4,16 +4,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use sandboxd_actors::clock::Timestamp;
 use sandboxd_actors::container::ContainerSpec;
 use sandboxd_actors::directories::{ChatDirectories, DirectoryError};
 use sandboxd_actors::engine::events::EngineEvents;
 use sandboxd_actors::engine::logs::{EngineLogs, LogRange};
-use sandboxd_actors::engine::{Engine, EngineError, EngineIdentity, NetworkSpec, Observed};
+use sandboxd_actors::engine::{Engine, EngineError, EngineIdentity, NetworkSpec, Observed, SnapshotRemoval};
 use sandboxd_actors::host_path::HostPath;
-use sandboxd_actors::ids::{ChatId, ContainerId, InstanceName};
+use sandboxd_actors::ids::{ChatId, ContainerId, InstanceName, SnapshotId};
 use sandboxd_actors::journal::{Contents, Entry, EventPage, Journal, JournalError};
 use sandboxd_actors::profile::User;
 use sandboxd_actors::sandbox::Sandbox;
+use sandboxd_actors::snapshot::{Snapshot, SnapshotOrigin};
 
 use super::{CrashPoints, Side};
 
@@ -94,6 +96,26 @@ impl Engine for Bordered<Arc<dyn Engine>> {
 
     async fn remove(&self, container: &ContainerId) -> Result<(), EngineError> {
         self.around("engine.remove", self.inner.remove(container)).await
+    }
+
+    async fn commit(&self, container: &ContainerId, origin: &SnapshotOrigin) -> Result<Snapshot, EngineError> {
+        self.around("engine.commit", self.inner.commit(container, origin)).await
+    }
+
+    async fn snapshot(&self, instance: &InstanceName, id: SnapshotId) -> Result<Option<Snapshot>, EngineError> {
+        self.around("engine.snapshot", self.inner.snapshot(instance, id)).await
+    }
+
+    async fn snapshots(&self, instance: &InstanceName, chat: Option<ChatId>) -> Result<Vec<Snapshot>, EngineError> {
+        self.around("engine.snapshots", self.inner.snapshots(instance, chat)).await
+    }
+
+    async fn remove_snapshot(&self, instance: &InstanceName, id: SnapshotId) -> Result<SnapshotRemoval, EngineError> {
+        self.around("engine.remove_snapshot", self.inner.remove_snapshot(instance, id)).await
+    }
+
+    async fn remove_drafts(&self, instance: &InstanceName, before: Timestamp) -> Result<(), EngineError> {
+        self.around("engine.remove_drafts", self.inner.remove_drafts(instance, before)).await
     }
 
     async fn log_tail(&self, container: &ContainerId, lines: usize) -> Result<Vec<String>, EngineError> {

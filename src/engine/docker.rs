@@ -1,13 +1,14 @@
 //! Docker, and whatever else speaks its API, such as Podman.
 //!
 //! Each file is one subject: where the engine is ([`locate`]), what a container is made of ([`create`]), how one is
-//! read back ([`observe`]), its network ([`network`]), its output ([`logs`]), what the engine tells by itself
-//! ([`events`]), work inside one ([`inside`]), and what its errors mean ([`errors`]).
+//! read back ([`observe`]), its network ([`network`]), its output ([`logs`]), what is kept of it ([`snapshot`]), what the
+//! engine tells by itself ([`events`]), work inside one ([`inside`]), and what its errors mean ([`errors`]).
 //!
 //! An engine that does not answer yet is no reason not to start: it is looked for at the first call, and again at each
 //! call until it is found. Once found it is never exchanged for another one. "Auto" could otherwise wander to a second
 //! engine while the first restarts, and take every sandbox for gone.
 
+mod archive;
 mod create;
 mod errors;
 mod events;
@@ -16,6 +17,7 @@ mod locate;
 mod logs;
 mod network;
 mod observe;
+mod snapshot;
 
 pub use locate::InvalidHost;
 
@@ -27,12 +29,16 @@ use async_trait::async_trait;
 use bollard::query_parameters::{
     CreateContainerOptions, ListContainersOptionsBuilder, RemoveContainerOptionsBuilder, StopContainerOptionsBuilder,
 };
+use sandboxd_actors::clock::Timestamp;
 use sandboxd_actors::container::ContainerSpec;
 use sandboxd_actors::engine::events::EngineEvents;
 use sandboxd_actors::engine::logs::{EngineLogs, LogRange};
-use sandboxd_actors::engine::{Engine, EngineError, EngineIdentity, NetworkSpec, Observed, Operation};
-use sandboxd_actors::ids::{ContainerId, InstanceName};
+use sandboxd_actors::engine::{
+    Engine, EngineError, EngineIdentity, NetworkSpec, Observed, Operation, SnapshotRemoval,
+};
+use sandboxd_actors::ids::{ChatId, ContainerId, InstanceName, SnapshotId};
 use sandboxd_actors::labels;
+use sandboxd_actors::snapshot::{Snapshot, SnapshotOrigin};
 use tokio::sync::OnceCell;
 
 use errors::{Failure, OrGone};
@@ -155,6 +161,26 @@ impl Engine for DockerEngine {
                 answer => return answer.or_gone(Operation::Remove).map(drop),
             }
         }
+    }
+
+    async fn commit(&self, container: &ContainerId, origin: &SnapshotOrigin) -> Result<Snapshot, EngineError> {
+        snapshot::commit(self.client().await?, container, origin).await
+    }
+
+    async fn snapshot(&self, instance: &InstanceName, id: SnapshotId) -> Result<Option<Snapshot>, EngineError> {
+        snapshot::inspect(self.client().await?, instance, id).await
+    }
+
+    async fn snapshots(&self, instance: &InstanceName, chat: Option<ChatId>) -> Result<Vec<Snapshot>, EngineError> {
+        snapshot::list(self.client().await?, instance, chat).await
+    }
+
+    async fn remove_snapshot(&self, instance: &InstanceName, id: SnapshotId) -> Result<SnapshotRemoval, EngineError> {
+        snapshot::remove(self.client().await?, instance, id).await
+    }
+
+    async fn remove_drafts(&self, instance: &InstanceName, before: Timestamp) -> Result<(), EngineError> {
+        snapshot::remove_drafts(self.client().await?, instance, before).await
     }
 
     async fn log_tail(&self, container: &ContainerId, lines: usize) -> Result<Vec<String>, EngineError> {

@@ -266,6 +266,7 @@ fn world(
         inspect: second,
         list: second,
         logs: second,
+        commit: second,
     };
     let host_path = |name: &str| HostPath::from_canonical(&place.join(name)).expect("canonical");
     World {

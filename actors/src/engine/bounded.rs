@@ -5,15 +5,18 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use chrono::TimeDelta;
 use futures_util::{FutureExt, StreamExt, stream};
 use tokio::task::{JoinError, JoinHandle};
 use tracing::Instrument;
 
 use super::events::EngineEvents;
 use super::logs::{EngineLogs, LogRange};
-use super::{Engine, EngineError, EngineIdentity, NetworkSpec, Observed, Operation};
+use super::{Engine, EngineError, EngineIdentity, NetworkSpec, Observed, Operation, SnapshotRemoval};
+use crate::clock::Timestamp;
 use crate::container::ContainerSpec;
-use crate::ids::{ContainerId, InstanceName};
+use crate::ids::{ChatId, ContainerId, InstanceName, SnapshotId};
+use crate::snapshot::{Snapshot, SnapshotOrigin};
 
 /// How long each kind of call may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,6 +29,7 @@ pub struct EngineLimits {
     pub inspect: Duration,
     pub list: Duration,
     pub logs: Duration,
+    pub commit: Duration,
 }
 
 /// An engine none of whose calls can hang. Calls whose limit depends on the situation take it as an argument.
@@ -95,6 +99,53 @@ impl Bounded {
 
     pub async fn remove(&self, container: &ContainerId, limit: Duration) -> Result<(), EngineError> {
         within(Operation::Remove, limit, self.engine.remove(container)).await
+    }
+
+    /// An engine that did it without being heard has done it.
+    pub async fn commit(&self, container: &ContainerId, origin: &SnapshotOrigin) -> Result<Snapshot, EngineError> {
+        let commit = self.engine.commit(container, origin);
+        match within(Operation::Commit, self.limits.commit, commit).await {
+            Err(error) if error.may_have_happened() => match self.snapshot(&origin.instance, origin.id).await {
+                Ok(Some(snapshot)) => Ok(snapshot),
+                _ => Err(error),
+            },
+            result => result,
+        }
+    }
+
+    pub async fn snapshot(&self, instance: &InstanceName, id: SnapshotId) -> Result<Option<Snapshot>, EngineError> {
+        within(Operation::Snapshot, self.limits.image, self.engine.snapshot(instance, id)).await
+    }
+
+    pub async fn snapshots(
+        &self,
+        instance: &InstanceName,
+        chat: Option<ChatId>,
+    ) -> Result<Vec<Snapshot>, EngineError> {
+        within(Operation::Snapshots, self.limits.list, self.engine.snapshots(instance, chat)).await
+    }
+
+    /// What the engine can put away within a limit, it can throw away within the same.
+    pub async fn remove_snapshot(
+        &self,
+        instance: &InstanceName,
+        id: SnapshotId,
+    ) -> Result<SnapshotRemoval, EngineError> {
+        within(Operation::RemoveSnapshot, self.limits.commit, self.engine.remove_snapshot(instance, id)).await
+    }
+
+    /// Removes what is left of commits of which nobody can be waiting for the end: those that began before `started_at`,
+    /// or took too long.
+    pub async fn remove_drafts(
+        &self,
+        instance: &InstanceName,
+        started_at: Timestamp,
+        now: Timestamp,
+    ) -> Result<(), EngineError> {
+        let limit = self.limits.commit;
+        let given_up = TimeDelta::from_std(limit).ok().and_then(|limit| now.checked_sub_signed(limit));
+        let before = given_up.map_or(started_at, |given_up| given_up.max(started_at));
+        within(Operation::RemoveDrafts, limit, self.engine.remove_drafts(instance, before)).await
     }
 
     pub async fn log_tail(&self, container: &ContainerId, lines: usize) -> Result<Vec<String>, EngineError> {

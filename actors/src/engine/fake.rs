@@ -16,11 +16,13 @@ use tokio::sync::watch;
 use super::events::{EngineEvents, Happening};
 use super::logs::{EngineLogs, LogRange, LogStream};
 use super::{ContainerState, Engine, EngineError, EngineIdentity, Exit, Health, NetworkSpec, Observed, Operation};
-use crate::clock::{Clock, SystemClock};
+use crate::clock::{Clock, SystemClock, Timestamp};
 use crate::container::ContainerSpec;
-use crate::ids::{ContainerId, InstanceName};
+use crate::engine::SnapshotRemoval;
+use crate::ids::{ChatId, ContainerId, InstanceName, SnapshotId};
 use crate::labels;
 use crate::profile::Network;
+use crate::snapshot::{Snapshot, SnapshotOrigin, image_name};
 
 pub use faults::{Fault, Gate};
 use logs::Printed;
@@ -37,6 +39,7 @@ pub struct FakeEngine {
 #[derive(Debug, Default)]
 struct Inner {
     containers: BTreeMap<ContainerId, FakeContainer>,
+    snapshots: BTreeMap<String, Snapshot>,
     networks: Vec<String>,
     missing_images: Vec<String>,
     addressless: bool,
@@ -181,6 +184,11 @@ impl FakeEngine {
 
     pub fn specs(&self) -> Vec<ContainerSpec> {
         self.inner().containers.values().map(|container| container.spec.clone()).collect()
+    }
+
+    /// In the order in which they were made.
+    pub fn snapshots(&self) -> Vec<Snapshot> {
+        self.inner().snapshots.values().cloned().collect()
     }
 
     pub fn networks(&self) -> Vec<String> {
@@ -377,6 +385,46 @@ impl Engine for FakeEngine {
             Ok(())
         })
         .await
+    }
+
+    async fn commit(&self, container: &ContainerId, origin: &SnapshotOrigin) -> Result<Snapshot, EngineError> {
+        self.call(Operation::Commit, |inner| {
+            inner.existing(container)?;
+            let snapshot = Snapshot { origin: origin.clone(), size_bytes: 1 << 20 };
+            inner.snapshots.insert(origin.image_name(), snapshot.clone());
+            Ok(snapshot)
+        })
+        .await
+    }
+
+    async fn snapshot(&self, instance: &InstanceName, id: SnapshotId) -> Result<Option<Snapshot>, EngineError> {
+        self.call(Operation::Snapshot, |inner| Ok(inner.snapshots.get(&image_name(instance, id)).cloned())).await
+    }
+
+    async fn snapshots(&self, instance: &InstanceName, chat: Option<ChatId>) -> Result<Vec<Snapshot>, EngineError> {
+        self.call(Operation::Snapshots, |inner| {
+            let asked = |snapshot: &&Snapshot| {
+                snapshot.origin.instance == *instance && chat.is_none_or(|chat| snapshot.origin.chat == chat)
+            };
+            Ok(inner.snapshots.values().filter(asked).cloned().collect())
+        })
+        .await
+    }
+
+    async fn remove_snapshot(&self, instance: &InstanceName, id: SnapshotId) -> Result<SnapshotRemoval, EngineError> {
+        self.call(Operation::RemoveSnapshot, |inner| {
+            let image = image_name(instance, id);
+            if inner.containers.values().any(|container| container.observed.image == image) {
+                return Ok(SnapshotRemoval::InUse);
+            }
+            let removed = inner.snapshots.remove(&image).is_some();
+            Ok(if removed { SnapshotRemoval::Removed } else { SnapshotRemoval::NotFound })
+        })
+        .await
+    }
+
+    async fn remove_drafts(&self, _: &InstanceName, _: Timestamp) -> Result<(), EngineError> {
+        self.call(Operation::RemoveDrafts, |_| Ok(())).await
     }
 
     async fn log_tail(&self, container: &ContainerId, lines: usize) -> Result<Vec<String>, EngineError> {

@@ -155,6 +155,7 @@ impl Stage {
             inspect: PATIENCE,
             list: PATIENCE,
             logs: PATIENCE,
+            commit: PATIENCE,
         };
         let world = Arc::new(World {
             instance: "default".parse().unwrap(),

@@ -90,6 +90,7 @@ impl Service {
             inspect: ENGINE_LIMIT,
             list: ENGINE_LIMIT,
             logs: ENGINE_LIMIT,
+            commit: ENGINE_LIMIT,
         };
         let world = World {
             instance,

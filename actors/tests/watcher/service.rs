@@ -57,6 +57,7 @@ impl Service {
             inspect: limit,
             list: limit,
             logs: limit,
+            commit: limit,
         };
         let profile = profile();
         let world = World {

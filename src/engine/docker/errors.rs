@@ -66,6 +66,11 @@ pub(super) fn is_already_there(error: &Error) -> bool {
     refusal(error).is_some_and(|(status, message)| status == 409 || message.contains("already exists"))
 }
 
+/// A container is made of what should be removed.
+pub(super) fn is_in_use(error: &Error) -> bool {
+    refusal(error).is_some_and(|(status, message)| status == 409 && message.contains("being used by"))
+}
+
 /// What the engine, or the system on the way to it, said.
 pub(super) fn message(error: &Error) -> String {
     match error {
