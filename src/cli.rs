@@ -5,6 +5,7 @@ mod failure;
 mod following;
 mod inside;
 mod moment;
+mod snapshots;
 mod tables;
 
 use std::io::Write;
@@ -18,7 +19,7 @@ use serde_json::{Value, json};
 use crate::client::{Client, ClientError};
 
 pub use arguments::Arguments;
-use arguments::Command;
+use arguments::{Command, Snapshots};
 use failure::{Trouble, explain};
 
 /// What the exit code says.
@@ -131,8 +132,17 @@ async fn execute(arguments: &Arguments) -> Result<(Exit, String), Trouble> {
             Ok((Exit::Done, service.show(&report, tables::report)?))
         }
         Command::Inside(inside) => inside::execute(&service, inside).await,
-        Command::Delete { chat } => {
-            let deletion = service.call("sandbox.delete", json!({ "chat_id": chat })).await?;
+        Command::Snapshot { chat, label } => snapshots::take(&service, chat, label.as_deref()).await,
+        Command::Snapshots { command: Some(Snapshots::Delete { snapshot }), .. } => {
+            snapshots::delete(&service, snapshot).await
+        }
+        Command::Snapshots { command: None, chat, all } => snapshots::list(&service, chat.as_deref(), *all).await,
+        Command::Delete { chat, snapshot, no_snapshot } => {
+            let mut params = json!({ "chat_id": chat });
+            if *snapshot || *no_snapshot {
+                params["snapshot"] = json!(snapshot);
+            }
+            let deletion = service.call("sandbox.delete", params).await?;
             let found = parsed::<Value>(&deletion)?["result"] == "deleted";
             let exit = if found { Exit::Done } else { Exit::NotFound };
             Ok((exit, service.show(&deletion, tables::deletion)?))

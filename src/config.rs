@@ -47,8 +47,8 @@ pub use language::Language;
 pub use profile::{HostMount, Network, OnExpire, Pool, Profile, Readiness, ReadinessKind, Restart};
 pub use secret::Secret;
 pub use service::{
-    Chats, Events, Http, Instance, Leases, Log, LogFormat, Metrics, Mounts, Reaper, Reconciler, Shutdown, State,
-    Teardown, Volumes,
+    Chats, Events, Http, Instance, Leases, Log, LogFormat, Metrics, Mounts, Reaper, Reconciler, Shutdown, Snapshots,
+    State, Teardown, Volumes,
 };
 pub use size::Size;
 pub use socket::Socket;
@@ -78,6 +78,7 @@ pub struct Config {
     pub reconciler: Reconciler,
     pub events: Events,
     pub leases: Leases,
+    pub snapshots: Snapshots,
     pub teardown: Teardown,
     pub log: Log,
     pub shutdown: Shutdown,
@@ -138,6 +139,7 @@ impl Config {
             reconciler: section.section("reconciler", Reconciler::read),
             events: section.section("events", Events::read),
             leases: section.section("leases", Leases::read),
+            snapshots: section.section("snapshots", Snapshots::read),
             teardown: section.section("teardown", Teardown::read),
             log: section.section("log", Log::read),
             shutdown: section.section("shutdown", Shutdown::read),

@@ -104,7 +104,9 @@ fn convert(name: &str, configured: &config::Profile, shared_network: &str) -> Re
             config::OnExpire::Delete => OnExpire::Delete,
             config::OnExpire::Stop => OnExpire::Stop,
             config::OnExpire::Pause => OnExpire::Pause,
+            config::OnExpire::Snapshot => OnExpire::Snapshot,
         },
+        snapshot_on_delete: configured.snapshot_on_delete,
         restart: match configured.restart {
             config::Restart::Never => Restart::Never,
             config::Restart::OnFailure => Restart::OnFailure,

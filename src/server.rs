@@ -10,6 +10,7 @@ mod lines;
 pub mod listener;
 mod measure;
 mod outbox;
+mod snapshots;
 mod watch;
 
 use std::io;

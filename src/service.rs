@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use ractor::SpawnErr;
 use sandboxd_actors::chat::{Rules, TeardownLimits, World};
-use sandboxd_actors::clock::SystemClock;
+use sandboxd_actors::clock::{Clock, SystemClock};
 use sandboxd_actors::engine::bounded::{Bounded, EngineLimits};
 use sandboxd_actors::engine::{Engine, EngineError, NetworkSpec};
 use sandboxd_actors::ids::{InstanceName, InvalidId};
@@ -25,6 +25,7 @@ use sandboxd_actors::labels;
 use sandboxd_actors::profile::Network;
 use sandboxd_actors::reconciler::Trigger;
 use sandboxd_actors::sandboxes::{Rhythm, Sandboxes};
+use sandboxd_actors::snapshot::retention::Retention;
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -164,6 +165,8 @@ impl Service {
             Ok(()) => {}
         }
         let groundwork = tokio::spawn(background.clone().run_until_cancelled_owned(groundwork.keep()));
+        let pruning = prune_snapshots(engine.clone(), instance.clone(), retention(config), config.snapshots.interval);
+        tokio::spawn(background.clone().run_until_cancelled_owned(pruning));
         if let Some(limit) = systemd::watchdog_limit() {
             let watch = systemd::watch_progress(sandboxes.clone(), limit, systemd::feed_watchdog);
             tokio::spawn(background.clone().run_until_cancelled_owned(watch));
@@ -294,6 +297,23 @@ impl Groundwork {
     }
 }
 
+/// Removes snapshots that were kept for long enough, and what is left of those that were never finished, from time to
+/// time.
+async fn prune_snapshots(engine: Bounded, instance: InstanceName, retention: Retention, interval: Duration) {
+    let started_at = SystemClock.now();
+    loop {
+        let now = SystemClock.now();
+        let swept = async {
+            engine.remove_drafts(&instance, started_at, now).await?;
+            retention.enforce(&engine, &instance, None, now).await
+        };
+        if let Err(error) = swept.await {
+            tracing::warn!(%error, "not all snapshots could be looked at");
+        }
+        tokio::time::sleep(interval).await;
+    }
+}
+
 fn world(
     config: &Config,
     instance: &InstanceName,
@@ -331,7 +351,12 @@ fn world(
         },
         journal,
         rules,
+        retention: retention(config),
     })
+}
+
+fn retention(config: &Config) -> Retention {
+    Retention { keep: config.snapshots.keep, max_age: config.snapshots.max_age }
 }
 
 /// Every network that a profile uses.

@@ -44,6 +44,7 @@ fn creation() -> (ChatId, Vec<Draft>) {
         volume: HostPath::from_canonical(Path::new("/data")).unwrap(),
         profile: "default".parse().unwrap(),
         image: "image".into(),
+        snapshot: None,
         container_name: ContainerName::of(&instance(), chat),
         container: None,
         endpoint: None,

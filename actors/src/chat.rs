@@ -13,6 +13,7 @@ pub mod lifecycle;
 pub mod pausing;
 pub mod phase;
 pub mod readiness;
+pub mod snapshot;
 pub mod teardown;
 
 use std::sync::Arc;
@@ -27,6 +28,7 @@ use crate::ids::InstanceName;
 use crate::interior::Interiors;
 use crate::journal::JournalHandle;
 use crate::probe::Probe;
+use crate::snapshot::retention::Retention;
 
 pub use lifecycle::Rules;
 pub use teardown::TeardownLimits;
@@ -46,6 +48,7 @@ pub struct World {
     pub teardown: TeardownLimits,
     pub journal: JournalHandle,
     pub rules: Rules,
+    pub retention: Retention,
 }
 
 impl std::fmt::Debug for World {

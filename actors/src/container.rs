@@ -87,6 +87,7 @@ pub fn compose(
         created_at,
         expires_at: request.expires_at(created_at),
         idle_timeout: request.idle_timeout(),
+        snapshot: request.snapshot,
     };
     let mount = |source, target: &str, read_only| Mount { source, target: target.to_owned(), read_only };
     let mut mounts = vec![

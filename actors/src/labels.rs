@@ -8,7 +8,7 @@ use chrono::{SecondsFormat, TimeDelta};
 
 use crate::clock::Timestamp;
 use crate::host_path::HostPath;
-use crate::ids::{AgentId, ChatId, InstanceName, ProfileName, SessionId};
+use crate::ids::{AgentId, ChatId, InstanceName, ProfileName, SessionId, SnapshotId};
 
 pub const MANAGED: &str = "sandboxd.managed";
 pub const SCHEMA: &str = "sandboxd.schema";
@@ -23,6 +23,7 @@ const SPEC_HASH: &str = "sandboxd.spec-hash";
 const CREATED_AT: &str = "sandboxd.created-at";
 const EXPIRES_AT: &str = "sandboxd.expires-at";
 const IDLE_TIMEOUT: &str = "sandboxd.idle-timeout";
+const RESTORED_FROM: &str = "sandboxd.restored-from";
 
 /// The age at which a session ends whose container does not say when, and the idle time-out of one that has none: what an
 /// older version or another program has made is not immortal.
@@ -47,6 +48,7 @@ pub struct SessionLabels {
     pub created_at: Timestamp,
     pub expires_at: Timestamp,
     pub idle_timeout: Duration,
+    pub snapshot: Option<SnapshotId>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -85,6 +87,7 @@ impl SessionLabels {
             (EXPIRES_AT.to_owned(), time(&self.expires_at)),
             (IDLE_TIMEOUT.to_owned(), self.idle_timeout.as_secs_f64().to_string()),
         ]);
+        labels.extend(self.snapshot.map(|snapshot| (RESTORED_FROM.to_owned(), snapshot.to_string())));
         labels
     }
 
@@ -108,6 +111,7 @@ impl SessionLabels {
             created_at,
             expires_at: present(labels, EXPIRES_AT, parsed)?.unwrap_or_else(aged),
             idle_timeout: present(labels, IDLE_TIMEOUT, seconds)?.unwrap_or(DEFAULT_IDLE_TIMEOUT),
+            snapshot: present(labels, RESTORED_FROM, parsed)?,
         })
     }
 }
@@ -167,6 +171,7 @@ mod tests {
             created_at: now,
             expires_at: now + chrono::TimeDelta::seconds(300),
             idle_timeout: Duration::from_secs(7200),
+            snapshot: Some(SnapshotId::next()),
         }
     }
 
@@ -190,7 +195,7 @@ mod tests {
     fn each_missing_or_broken_label_is_named() {
         let whole = example().encode();
         for label in whole.keys().filter(|label| *label != SPEC_HASH) {
-            if ![EXPIRES_AT, IDLE_TIMEOUT].contains(&label.as_str()) {
+            if ![EXPIRES_AT, IDLE_TIMEOUT, RESTORED_FROM].contains(&label.as_str()) {
                 let mut missing = whole.clone();
                 missing.remove(label);
                 let error = SessionLabels::decode(&missing).unwrap_err();

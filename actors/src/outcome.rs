@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::directories::DirectoryError;
 use crate::engine::{EngineError, Exit};
-use crate::ids::{ChatId, ContainerId, LeaseId, SessionId};
+use crate::ids::{ChatId, ContainerId, LeaseId, SessionId, SnapshotId};
 use crate::sandbox::{Reason, Sandbox, Status};
 
 /// The answer to a create.
@@ -23,6 +23,8 @@ pub enum Outcome {
     Reused,
     /// There was one at its end; it was removed first.
     Replaced,
+    /// It was made from a snapshot, whatever there was before.
+    Restored,
 }
 
 impl Outcome {
@@ -31,6 +33,7 @@ impl Outcome {
             Outcome::Created => "created",
             Outcome::Reused => "reused",
             Outcome::Replaced => "replaced",
+            Outcome::Restored => "restored",
         }
     }
 }
@@ -60,6 +63,8 @@ pub enum Deletion {
     Deleted {
         session: SessionId,
         container: Option<ContainerId>,
+        /// What it is kept as.
+        snapshot: Option<SnapshotId>,
     },
     NotFound,
 }
@@ -90,6 +95,9 @@ pub enum SandboxError {
     /// It is still paused.
     #[error("the sandbox of chat {chat} is paused and could not be resumed: {error}")]
     NotResumed { chat: ChatId, error: EngineError },
+    /// Nothing was removed.
+    #[error("no snapshot could be taken of the sandbox of chat {chat}, which stays: {error}")]
+    SnapshotFailed { chat: ChatId, error: EngineError },
     #[error("the sandbox of chat {chat} has {limit} leases already")]
     TooManyLeases { chat: ChatId, limit: usize },
     #[error("the sandbox of chat {chat} has no lease {lease}")]

@@ -34,6 +34,8 @@ pub struct Profile {
     pub ttl: Duration,
     pub idle_timeout: Duration,
     pub on_expire: OnExpire,
+    /// A sandbox that is deleted is kept as a snapshot, unless its deleter says otherwise.
+    pub snapshot_on_delete: bool,
     pub restart: Restart,
 }
 
@@ -46,6 +48,8 @@ pub enum OnExpire {
     Stop,
     /// One that nobody uses is paused, and goes on when it is used. At its absolute end it is removed.
     Pause,
+    /// It is removed once what it has written is kept.
+    Snapshot,
 }
 
 /// What becomes of a sandbox that ended by itself.

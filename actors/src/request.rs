@@ -8,7 +8,7 @@ use chrono::TimeDelta;
 use crate::clock::Timestamp;
 use crate::environment::Environment;
 use crate::host_path::HostPath;
-use crate::ids::{AgentId, ChatId};
+use crate::ids::{AgentId, ChatId, SnapshotId};
 use crate::profile::Profile;
 use crate::sandbox::Sandbox;
 
@@ -20,6 +20,8 @@ pub struct CreateRequest {
     pub profile: Arc<Profile>,
     /// Whether the caller named the profile. One that did not takes the sandbox that is there, whatever its profile.
     pub profile_named: bool,
+    /// What to begin with. The profile's image is its image then.
+    pub snapshot: Option<SnapshotId>,
     pub environment: Environment,
     /// Instead of the profile's.
     pub ttl: Option<Duration>,
@@ -56,6 +58,9 @@ impl CreateRequest {
         if self.profile_named && self.profile.name != sandbox.profile {
             fields.push("profile");
         }
+        if self.snapshot.is_some() && self.snapshot != sandbox.snapshot {
+            fields.push("snapshot_id");
+        }
         fields
     }
 }
@@ -91,9 +96,11 @@ pub(crate) mod tests {
                 ttl: Duration::from_secs(300),
                 idle_timeout: Duration::from_secs(7200),
                 on_expire: Default::default(),
+                snapshot_on_delete: false,
                 restart: Default::default(),
             }),
             profile_named: false,
+            snapshot: None,
             environment: Environment::default(),
             ttl: None,
             idle_timeout: None,

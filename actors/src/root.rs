@@ -293,9 +293,12 @@ impl State {
             Route::Spawn => match (call, start) {
                 // Nothing to look up and nothing to delete: no need for an actor.
                 (Call::Get(answer), Start::Absent) => return drop(answer.send(Ok(None))),
-                (Call::Delete(answer), Start::Absent) => {
+                (Call::Delete(_, answer), Start::Absent) => {
                     metrics::counter!("sandboxd_delete_total", "result" => "not_found").increment(1);
                     return drop(answer.send(Ok(Deletion::NotFound)));
+                }
+                (Call::Snapshot(_, answer), Start::Absent) => {
+                    return drop(answer.send(Err(SandboxError::NotFound { chat })));
                 }
                 (Call::Keep(_, answer), Start::Absent) => {
                     return drop(answer.send(Err(SandboxError::NotFound { chat })));

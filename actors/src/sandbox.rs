@@ -9,7 +9,7 @@ use chrono::TimeDelta;
 
 use crate::clock::Timestamp;
 use crate::host_path::HostPath;
-use crate::ids::{AgentId, ChatId, ContainerId, ContainerName, LeaseId, ProfileName, SessionId};
+use crate::ids::{AgentId, ChatId, ContainerId, ContainerName, LeaseId, ProfileName, SessionId, SnapshotId};
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sandbox {
@@ -19,6 +19,8 @@ pub struct Sandbox {
     pub volume: HostPath,
     pub profile: ProfileName,
     pub image: String,
+    /// What it was restored from.
+    pub snapshot: Option<SnapshotId>,
     pub container_name: ContainerName,
     /// Known once the engine has created the container.
     pub container: Option<ContainerId>,
@@ -125,6 +127,10 @@ pub enum Reason {
     Resumed,
     /// Somebody else did it, past the service.
     ByOthers,
+    /// What it has written was kept. It stays as it is.
+    Snapshotted,
+    /// That could not be kept. It stays as it is.
+    SnapshotFailed,
 }
 
 /// Gives each variant its word. The same words are used in protocol, journal, logs and metrics.
@@ -184,6 +190,8 @@ words!(Reason {
     Restarting => "restarting",
     Resumed => "resumed",
     ByOthers => "by_others",
+    Snapshotted => "snapshotted",
+    SnapshotFailed => "snapshot_failed",
 });
 
 /// Neither a status nor a reason that this version knows.
@@ -220,6 +228,7 @@ mod tests {
             volume: request.volume,
             profile: request.profile.name.clone(),
             image: String::new(),
+            snapshot: None,
             container_name: ContainerName::of(&"default".parse().unwrap(), request.chat),
             container: None,
             endpoint: None,

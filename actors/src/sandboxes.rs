@@ -20,6 +20,7 @@ use crate::reconciler::{Report, Trigger};
 use crate::request::CreateRequest;
 use crate::root::{self, Root};
 use crate::sandbox::Sandbox;
+use crate::snapshot::{Snapshot, SnapshotLabel};
 
 /// The machine answers every request by itself; this only keeps a defect from holding a caller for ever. It leaves
 /// room for a queue at the engine, a slow start and a roll-back.
@@ -71,8 +72,19 @@ impl Sandboxes {
         self.call(chat, Call::Get).await
     }
 
+    /// Deletes the chat's sandbox, and keeps it as a snapshot first where its profile says so.
     pub async fn delete(&self, chat: ChatId) -> Result<Deletion, SandboxError> {
-        self.call(chat, Call::Delete).await
+        self.delete_with(chat, None).await
+    }
+
+    /// As [`Sandboxes::delete`], with a snapshot first or without, whatever the profile says.
+    pub async fn delete_with(&self, chat: ChatId, snapshot: Option<bool>) -> Result<Deletion, SandboxError> {
+        self.call(chat, |answer| Call::Delete(snapshot, answer)).await
+    }
+
+    /// Keeps what the sandbox has written outside its mounts.
+    pub async fn snapshot(&self, chat: ChatId, label: Option<SnapshotLabel>) -> Result<Snapshot, SandboxError> {
+        self.call(chat, |answer| Call::Snapshot(label, answer)).await
     }
 
     /// Puts the absolute deadline off, to `ttl` from now.

@@ -64,6 +64,7 @@ impl Crowd {
             volume: HostPath::from_canonical(&self.directory.join(format!("volumes/{n}")))?,
             profile: Arc::clone(&self.profile),
             profile_named: false,
+            snapshot: None,
             environment: Environment::default(),
             // No two end at the same time.
             ttl: Some(self.profile.ttl + Duration::from_millis(n as u64)),
@@ -119,6 +120,7 @@ impl Crowd {
             teardown: TeardownLimits { graceful: PATIENCE, remove: PATIENCE, total: PATIENCE },
             journal,
             rules: Rules { trust: Duration::from_secs(1), profiles, max_leases: 64 },
+            retention: sandboxd_actors::snapshot::retention::Retention { keep: 5, max_age: Duration::from_secs(3600) },
         };
         let rhythm = Rhythm { reap: TICK, reconcile: Duration::from_secs(3600) };
         Ok(Sandboxes::start(world, contents, rhythm).await?.0)
@@ -178,6 +180,7 @@ fn profile() -> Outcome<Profile> {
         ttl: Duration::from_secs(24 * 3600),
         idle_timeout: Duration::from_secs(48 * 3600),
         on_expire: OnExpire::Delete,
+        snapshot_on_delete: false,
         restart: Restart::Never,
     })
 }

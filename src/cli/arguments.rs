@@ -102,10 +102,36 @@ pub(super) enum Command {
     },
     #[command(flatten)]
     Inside(Inside),
+    /// Keep what the sandbox of a chat has written, but for its mounts, as a snapshot
+    Snapshot {
+        #[arg(value_name = "CHAT")]
+        chat: String,
+        /// What to call it
+        #[arg(long, value_name = "TEXT")]
+        label: Option<String>,
+    },
+    /// List snapshots, the newest hundred unless told otherwise, or delete one
+    #[command(args_conflicts_with_subcommands = true)]
+    Snapshots {
+        #[command(subcommand)]
+        command: Option<Snapshots>,
+        /// Only of this chat
+        #[arg(long, value_name = "CHAT")]
+        chat: Option<String>,
+        /// All of them
+        #[arg(long)]
+        all: bool,
+    },
     /// Remove the sandbox of a chat
     Delete {
         #[arg(value_name = "CHAT")]
         chat: String,
+        /// Keep it as a snapshot first; it stays if that fails
+        #[arg(long, conflicts_with = "no_snapshot")]
+        snapshot: bool,
+        /// Do not keep it, whatever its profile says
+        #[arg(long)]
+        no_snapshot: bool,
     },
     /// Follow what happens to sandboxes, one line for each event
     Events {
@@ -121,6 +147,15 @@ pub(super) enum Command {
         /// Only say what would be done
         #[arg(long)]
         dry_run: bool,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Snapshots {
+    /// Delete a snapshot
+    Delete {
+        #[arg(value_name = "SNAPSHOT")]
+        snapshot: String,
     },
 }
 
@@ -141,6 +176,10 @@ pub(super) struct Create {
     /// What the sandbox is made of; the default profile unless given
     #[arg(long, value_name = "NAME")]
     profile: Option<String>,
+
+    /// Begin with a snapshot instead of the profile's image
+    #[arg(long, value_name = "ID")]
+    snapshot: Option<String>,
 
     /// A variable of the sandbox's environment; without a value, the one it has here
     #[arg(long, value_name = "NAME[=VALUE]", value_parser = variable)]
@@ -164,6 +203,9 @@ impl Create {
         params.insert("volume_host_path".into(), json!(self.volume));
         if let Some(profile) = &self.profile {
             params.insert("profile".into(), json!(profile));
+        }
+        if let Some(snapshot) = &self.snapshot {
+            params.insert("snapshot_id".into(), json!(snapshot));
         }
         if !self.env.is_empty() {
             let env: BTreeMap<_, _> = self.env.iter().cloned().collect();

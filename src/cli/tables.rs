@@ -23,6 +23,7 @@ pub(super) struct Sandbox {
     message: Option<String>,
     profile: String,
     image: String,
+    snapshot_id: Option<String>,
     created_at: DateTime<Utc>,
     started_at: Option<DateTime<Utc>>,
     last_activity_at: DateTime<Utc>,
@@ -79,6 +80,7 @@ pub(super) struct Deletion {
     result: String,
     session_id: Option<String>,
     container_id: Option<String>,
+    snapshot_id: Option<String>,
 }
 
 pub(super) fn sandbox(sandbox: Sandbox) -> String {
@@ -104,6 +106,9 @@ pub(super) fn sandbox(sandbox: Sandbox) -> String {
     row("agent", Some(sandbox.agent_id));
     row("volume", Some(sandbox.volume_host_path));
     row("profile", Some(format!("{} ({})", sandbox.profile, sandbox.image)));
+    if sandbox.snapshot_id.is_some() {
+        row("restored from", sandbox.snapshot_id);
+    }
     row("container", sandbox.container_id.map(|id| format!("{} {}", short(&id), sandbox.container_name)));
     row("created", Some(time(sandbox.created_at)));
     row("started", sandbox.started_at.map(time));
@@ -158,11 +163,12 @@ pub(super) fn report(report: Report) -> String {
 }
 
 pub(super) fn deletion(deletion: Deletion) -> String {
-    let Deletion { chat_id, result, session_id, container_id } = deletion;
+    let Deletion { chat_id, result, session_id, container_id, snapshot_id } = deletion;
     match (result.as_str(), session_id) {
         ("deleted", Some(session)) => {
             let container = container_id.map(|id| format!(", container {}", short(&id))).unwrap_or_default();
-            format!("deleted the sandbox of chat {chat_id} (session {session}{container})\n")
+            let kept = snapshot_id.map(|id| format!(", kept as snapshot {id}")).unwrap_or_default();
+            format!("deleted the sandbox of chat {chat_id} (session {session}{container}){kept}\n")
         }
         _ => format!("chat {chat_id} has no sandbox\n"),
     }

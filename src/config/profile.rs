@@ -47,6 +47,8 @@ pub struct Profile {
     /// Given back after all were dropped; upper case, without `CAP_`.
     pub capabilities: Vec<String>,
     pub on_expire: OnExpire,
+    /// Whether a sandbox is kept as a snapshot when it is deleted.
+    pub snapshot_on_delete: bool,
     pub restart: Restart,
     pub env: BTreeMap<String, Secret>,
     /// More directories of the host, by their path inside.
@@ -89,6 +91,7 @@ pub enum OnExpire {
     Delete,
     Stop,
     Pause,
+    Snapshot,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -152,7 +155,17 @@ impl Profile {
             init: section.get("init", "true", flag),
             runtime: section.get("runtime", "", optional(runtime)),
             capabilities: section.get("capabilities", "", list(capability)),
-            on_expire: section.get("on_expire", "delete", on_expire),
+            on_expire: section.get(
+                "on_expire",
+                "delete",
+                choice(&[
+                    ("delete", OnExpire::Delete),
+                    ("stop", OnExpire::Stop),
+                    ("pause", OnExpire::Pause),
+                    ("snapshot", OnExpire::Snapshot),
+                ]),
+            ),
+            snapshot_on_delete: section.get("snapshot_on_delete", "false", flag),
             restart: section.get(
                 "restart",
                 "never",
@@ -235,15 +248,6 @@ fn network(raw: &Raw) -> Parsed<Network> {
 
 fn runtime(raw: &Raw) -> Parsed<String> {
     plain_name(raw).ok_or_else(|| raw.refuse(r#"the name of a runtime, such as "runsc""#))
-}
-
-fn on_expire(raw: &Raw) -> Parsed<OnExpire> {
-    match raw.text() {
-        Some("snapshot") => {
-            Err(Refusal(r#""snapshot" is not supported, expected "delete", "stop" or "pause""#.to_owned()))
-        }
-        _ => choice(&[("delete", OnExpire::Delete), ("stop", OnExpire::Stop), ("pause", OnExpire::Pause)])(raw),
-    }
 }
 
 fn url_path(raw: &Raw) -> Parsed<String> {

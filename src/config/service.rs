@@ -88,6 +88,18 @@ pub struct Leases {
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Snapshots {
+    /// As many of each chat are kept, the newest of them.
+    pub keep: usize,
+    /// None is kept for longer.
+    #[serde(serialize_with = "duration::serialize")]
+    pub max_age: Duration,
+    /// Between two looks for those that are too many or too old.
+    #[serde(serialize_with = "duration::serialize")]
+    pub interval: Duration,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Teardown {
     /// Between asking a sandbox to stop and making it.
     #[serde(serialize_with = "duration::serialize")]
@@ -191,6 +203,16 @@ impl Leases {
         Leases {
             max: section.get("max", "1h", limit),
             max_per_sandbox: section.get("max_per_sandbox", "64", whole(1, 1 << 16)),
+        }
+    }
+}
+
+impl Snapshots {
+    pub(super) fn read(section: &mut Section<'_>) -> Self {
+        Snapshots {
+            keep: section.get("keep", "5", whole(1, 1 << 16)),
+            max_age: section.get("max_age", "30d", limit),
+            interval: section.get("interval", "10m", at_least(SHORTEST_PERIOD)),
         }
     }
 }

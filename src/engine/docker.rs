@@ -33,9 +33,7 @@ use sandboxd_actors::clock::Timestamp;
 use sandboxd_actors::container::ContainerSpec;
 use sandboxd_actors::engine::events::EngineEvents;
 use sandboxd_actors::engine::logs::{EngineLogs, LogRange};
-use sandboxd_actors::engine::{
-    Engine, EngineError, EngineIdentity, NetworkSpec, Observed, Operation, SnapshotRemoval,
-};
+use sandboxd_actors::engine::{Engine, EngineError, EngineIdentity, NetworkSpec, Observed, Operation, SnapshotRemoval};
 use sandboxd_actors::ids::{ChatId, ContainerId, InstanceName, SnapshotId};
 use sandboxd_actors::labels;
 use sandboxd_actors::snapshot::{Snapshot, SnapshotOrigin};

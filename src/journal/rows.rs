@@ -16,9 +16,9 @@ use sandboxd_actors::sandbox::{Endpoint, Sandbox, Status};
 
 pub(super) fn save_sandbox(connection: &Connection, sandbox: &Sandbox) -> rusqlite::Result<()> {
     let mut replace = connection.prepare_cached(
-        "REPLACE INTO sandboxes (chat, session, agent, volume, profile, image, container, ip, port, status, reason, \
+        "REPLACE INTO sandboxes (chat, session, agent, volume, profile, image, snapshot, container, ip, port, status, reason, \
          message, created_at, started_at, last_activity_at, expires_at, idle_timeout, held_until, leases) \
-         VALUES (:chat, :session, :agent, :volume, :profile, :image, :container, :ip, :port, :status, :reason, \
+         VALUES (:chat, :session, :agent, :volume, :profile, :image, :snapshot, :container, :ip, :port, :status, :reason, \
          :message, :created_at, :started_at, :last_activity_at, :expires_at, :idle_timeout, :held_until, :leases)",
     )?;
     replace.execute(named_params! {
@@ -28,6 +28,7 @@ pub(super) fn save_sandbox(connection: &Connection, sandbox: &Sandbox) -> rusqli
         ":volume": sandbox.volume.as_str(),
         ":profile": sandbox.profile.as_str(),
         ":image": sandbox.image,
+        ":snapshot": sandbox.snapshot.map(|snapshot| snapshot.to_string()),
         ":container": sandbox.container.as_ref().map(ContainerId::as_str),
         ":ip": sandbox.endpoint.map(|endpoint| endpoint.ip.to_string()),
         ":port": sandbox.endpoint.map(|endpoint| endpoint.port),
@@ -58,6 +59,7 @@ pub(super) fn read_sandbox(row: &Row<'_>, instance: &InstanceName) -> rusqlite::
         volume: understood(row, "volume", |text| HostPath::from_canonical(Path::new(text)))?,
         profile: parsed(row, "profile")?,
         image: row.get("image")?,
+        snapshot: optional(row, "snapshot")?,
         container_name: ContainerName::of(instance, chat),
         container: container(row)?,
         endpoint,

@@ -71,6 +71,7 @@ fn sandbox(chat_number: u128, session_number: u128) -> Sandbox {
         volume: HostPath::from_canonical(Path::new("/data")).unwrap(),
         profile: "default".parse().unwrap(),
         image: "image".into(),
+        snapshot: None,
         container_name: ContainerName::of(&instance(), chat(chat_number)),
         container: Some(ContainerId::new("0123456789abcdef")),
         endpoint: None,

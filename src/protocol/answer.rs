@@ -2,15 +2,17 @@
 
 mod report;
 mod sandbox;
+mod snapshot;
 
 use std::fmt::Display;
 
 use sandboxd_actors::clock::Timestamp;
 use sandboxd_actors::engine::{EngineError, EngineIdentity};
-use sandboxd_actors::ids::{ChatId, LeaseId};
+use sandboxd_actors::ids::{ChatId, LeaseId, SnapshotId};
 use sandboxd_actors::outcome::{Created, Deletion, Outcome, Page};
 use sandboxd_actors::reconciler::Report;
 use sandboxd_actors::sandbox::Sandbox;
+use sandboxd_actors::snapshot::Snapshot;
 use serde::{Serialize, Serializer};
 use serde_json::value::RawValue;
 
@@ -18,6 +20,8 @@ use super::inside::answer::InsideAnswer;
 use super::text::Shown;
 use report::ReportFields;
 use sandbox::SandboxFields;
+pub use snapshot::SnapshotPage;
+use snapshot::{PageFields, RemovalFields, SnapshotFields};
 
 /// Times are told as seen from `now`.
 #[derive(Debug)]
@@ -38,6 +42,12 @@ pub enum Answer {
     },
     List(List),
     Deletion(ChatId, Deletion),
+    Snapshot(Snapshot),
+    Snapshots(SnapshotPage),
+    SnapshotDeletion {
+        snapshot: SnapshotId,
+        deleted: bool,
+    },
     /// A watch is over.
     Watched {
         last_sequence: u64,
@@ -65,6 +75,11 @@ impl Serialize for Answer {
             }
             Answer::List(list) => list.serialize(serializer),
             Answer::Deletion(chat, deletion) => DeletionFields::of(chat, deletion).serialize(serializer),
+            Answer::Snapshot(snapshot) => SnapshotFields::of(snapshot).serialize(serializer),
+            Answer::Snapshots(page) => PageFields::of(page).serialize(serializer),
+            Answer::SnapshotDeletion { snapshot, deleted } => {
+                RemovalFields::of(*snapshot, *deleted).serialize(serializer)
+            }
             Answer::Watched { last_sequence } => WatchedFields { last_sequence: *last_sequence }.serialize(serializer),
             Answer::Health(health) => health.serialize(serializer),
             Answer::Info(info) => info.serialize(serializer),
@@ -175,19 +190,23 @@ struct DeletionFields<'a> {
     result: &'static str,
     session_id: Option<Shown<&'a dyn Display>>,
     container_id: Option<&'a str>,
+    snapshot_id: Option<Shown<SnapshotId>>,
 }
 
 impl<'a> DeletionFields<'a> {
     fn of(chat: &'a ChatId, deletion: &'a Deletion) -> Self {
         let chat_id = Shown(chat);
         match deletion {
-            Deletion::Deleted { session, container } => DeletionFields {
+            Deletion::Deleted { session, container, snapshot } => DeletionFields {
                 chat_id,
                 result: "deleted",
                 session_id: Some(Shown(session)),
                 container_id: container.as_ref().map(|id| id.as_str()),
+                snapshot_id: snapshot.map(Shown),
             },
-            Deletion::NotFound => DeletionFields { chat_id, result: "not_found", session_id: None, container_id: None },
+            Deletion::NotFound => {
+                DeletionFields { chat_id, result: "not_found", session_id: None, container_id: None, snapshot_id: None }
+            }
         }
     }
 }

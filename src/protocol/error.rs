@@ -33,6 +33,9 @@ pub enum Kind {
     SandboxNotRunning,
     LeaseNotFound,
     TooManyLeases,
+    SnapshotNotFound,
+    SnapshotFailed,
+    SnapshotInUse,
     JournalUnavailable,
     InsideUnreachable,
     CommandNotStarted,
@@ -50,7 +53,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    pub const ALL: [Kind; 26] = [
+    pub const ALL: [Kind; 29] = [
         Kind::ParseError,
         Kind::InvalidRequest,
         Kind::MethodNotFound,
@@ -63,6 +66,9 @@ impl Kind {
         Kind::SandboxNotRunning,
         Kind::LeaseNotFound,
         Kind::TooManyLeases,
+        Kind::SnapshotNotFound,
+        Kind::SnapshotFailed,
+        Kind::SnapshotInUse,
         Kind::JournalUnavailable,
         Kind::InsideUnreachable,
         Kind::CommandNotStarted,
@@ -93,6 +99,9 @@ impl Kind {
             Kind::SandboxNotRunning => "sandbox_not_running",
             Kind::LeaseNotFound => "lease_not_found",
             Kind::TooManyLeases => "too_many_leases",
+            Kind::SnapshotNotFound => "snapshot_not_found",
+            Kind::SnapshotFailed => "snapshot_failed",
+            Kind::SnapshotInUse => "snapshot_in_use",
             Kind::JournalUnavailable => "journal_unavailable",
             Kind::InsideUnreachable => "inside_unreachable",
             Kind::CommandNotStarted => "command_not_started",
@@ -124,6 +133,9 @@ impl Kind {
             Kind::SandboxNotRunning => -32005,
             Kind::LeaseNotFound => -32006,
             Kind::TooManyLeases => -32007,
+            Kind::SnapshotNotFound => -32008,
+            Kind::SnapshotFailed => -32009,
+            Kind::SnapshotInUse => -32014,
             Kind::JournalUnavailable => -32013,
             Kind::InsideUnreachable => -32040,
             Kind::CommandNotStarted => -32041,
@@ -146,6 +158,8 @@ impl Kind {
             self,
             Kind::SandboxDeleteFailed
                 | Kind::TooManyLeases
+                | Kind::SnapshotFailed
+                | Kind::SnapshotInUse
                 | Kind::JournalUnavailable
                 | Kind::EngineUnavailable
                 | Kind::InsideUnreachable
@@ -218,6 +232,9 @@ impl From<SandboxError> for Error {
             }
             SandboxError::TooManyLeases { chat, limit } => {
                 Kind::TooManyLeases.error(message).with("chat_id", chat.to_string()).with("limit", limit)
+            }
+            SandboxError::SnapshotFailed { chat, error } => {
+                Kind::SnapshotFailed.error(message).with("chat_id", chat.to_string()).with("reason", error.to_string())
             }
             SandboxError::NotSaved { chat, error } => {
                 journal_unavailable(message, &error).with("chat_id", chat.to_string())

@@ -12,6 +12,7 @@ pub enum Method {
     SandboxLease,
     SandboxRelease,
     SandboxDelete,
+    SandboxSnapshot,
     SandboxExec,
     SandboxRunCode,
     SandboxAttach,
@@ -30,6 +31,8 @@ pub enum Method {
     SandboxWriteTree,
     SandboxLogs,
     SandboxStats,
+    SnapshotList,
+    SnapshotDelete,
     EventsWatch,
     SystemHealth,
     SystemInfo,
@@ -37,7 +40,7 @@ pub enum Method {
 }
 
 impl Method {
-    pub const ALL: [Method; 32] = [
+    pub const ALL: [Method; 35] = [
         Method::SandboxCreate,
         Method::SandboxGet,
         Method::SandboxList,
@@ -48,6 +51,7 @@ impl Method {
         Method::SandboxLease,
         Method::SandboxRelease,
         Method::SandboxDelete,
+        Method::SandboxSnapshot,
         Method::SandboxExec,
         Method::SandboxRunCode,
         Method::SandboxAttach,
@@ -66,6 +70,8 @@ impl Method {
         Method::SandboxWriteTree,
         Method::SandboxLogs,
         Method::SandboxStats,
+        Method::SnapshotList,
+        Method::SnapshotDelete,
         Method::EventsWatch,
         Method::SystemHealth,
         Method::SystemInfo,
@@ -88,6 +94,7 @@ impl Method {
             Method::SandboxLease => "sandbox.lease",
             Method::SandboxRelease => "sandbox.release",
             Method::SandboxDelete => "sandbox.delete",
+            Method::SandboxSnapshot => "sandbox.snapshot",
             Method::SandboxExec => "sandbox.exec",
             Method::SandboxRunCode => "sandbox.run_code",
             Method::SandboxAttach => "sandbox.attach",
@@ -106,6 +113,8 @@ impl Method {
             Method::SandboxWriteTree => "sandbox.write_tree",
             Method::SandboxLogs => "sandbox.logs",
             Method::SandboxStats => "sandbox.stats",
+            Method::SnapshotList => "snapshot.list",
+            Method::SnapshotDelete => "snapshot.delete",
             Method::EventsWatch => "events.watch",
             Method::SystemHealth => "system.health",
             Method::SystemInfo => "system.info",
@@ -124,6 +133,8 @@ impl Method {
             | Method::SandboxLease
             | Method::SandboxRelease
             | Method::SandboxDelete
+            | Method::SandboxSnapshot
+            | Method::SnapshotDelete
             | Method::SandboxExec
             | Method::SandboxRunCode
             | Method::SandboxAttach
@@ -145,6 +156,7 @@ impl Method {
             | Method::SandboxReadTree
             | Method::SandboxLogs
             | Method::SandboxStats
+            | Method::SnapshotList
             | Method::EventsWatch
             | Method::SystemHealth
             | Method::SystemInfo => true,

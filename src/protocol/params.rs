@@ -6,7 +6,8 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use sandboxd_actors::environment::Environment;
-use sandboxd_actors::ids::{AgentId, ChatId, LeaseId, ProfileName};
+use sandboxd_actors::ids::{AgentId, ChatId, LeaseId, ProfileName, SnapshotId};
+use sandboxd_actors::snapshot::SnapshotLabel;
 use serde::Deserialize;
 
 use super::error::{Error, Kind};
@@ -19,19 +20,44 @@ use super::request::Text;
 pub enum Call {
     Create(Box<Create>),
     Get(ChatId),
-    List { after: Option<ChatId>, limit: usize },
-    Renew { chat: ChatId, ttl: Duration },
+    List {
+        after: Option<ChatId>,
+        limit: usize,
+    },
+    Renew {
+        chat: ChatId,
+        ttl: Duration,
+    },
     Touch(ChatId),
     Pause(ChatId),
     Resume(ChatId),
-    Lease { chat: ChatId, duration: Duration, durable: bool },
-    Release { chat: ChatId, lease: LeaseId },
-    Delete(ChatId),
+    Lease {
+        chat: ChatId,
+        duration: Duration,
+        durable: bool,
+    },
+    Release {
+        chat: ChatId,
+        lease: LeaseId,
+    },
+    /// With a snapshot first, or without, or as its profile says.
+    Delete {
+        chat: ChatId,
+        snapshot: Option<bool>,
+    },
+    Snapshot {
+        chat: ChatId,
+        label: Option<SnapshotLabel>,
+    },
+    Snapshots(Snapshots),
+    DeleteSnapshot(SnapshotId),
     Inside(ChatId, Inside),
     Watch(Watch),
     Health,
     Info,
-    Reconcile { dry_run: bool },
+    Reconcile {
+        dry_run: bool,
+    },
 }
 
 #[derive(Debug, PartialEq)]
@@ -41,11 +67,23 @@ pub struct Create {
     /// As the caller wrote it.
     pub volume: String,
     pub profile: Option<ProfileName>,
+    /// What the sandbox begins with.
+    pub snapshot: Option<SnapshotId>,
     pub environment: Environment,
     pub ttl: Option<Duration>,
     pub idle_timeout: Option<Duration>,
     /// What is run in a new sandbox before anything else may write.
     pub sync: Option<Box<Exec>>,
+}
+
+/// Which snapshots somebody wants to see.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Snapshots {
+    /// Of this chat alone.
+    pub chat: Option<ChatId>,
+    /// Only those that were made before this one.
+    pub after: Option<SnapshotId>,
+    pub limit: usize,
 }
 
 /// Which events somebody wants to see.
@@ -57,7 +95,7 @@ pub struct Watch {
     pub chat: Option<ChatId>,
 }
 
-/// How many sandboxes one `sandbox.list` answers.
+/// How many sandboxes or snapshots one page has.
 pub const DEFAULT_PAGE: usize = 100;
 pub const MAX_PAGE: usize = 1000;
 
@@ -75,7 +113,10 @@ impl Call {
                 fields::<CreateFields<'_>>(params)?.checked().map(|create| Call::Create(Box::new(create)))
             }
             Method::SandboxGet => fields::<ChatFields<'_>>(params)?.checked().map(Call::Get),
-            Method::SandboxDelete => fields::<ChatFields<'_>>(params)?.checked().map(Call::Delete),
+            Method::SandboxDelete => fields::<DeleteFields<'_>>(params)?.checked(),
+            Method::SandboxSnapshot => fields::<SnapshotFields<'_>>(params)?.checked(),
+            Method::SnapshotList => fields::<SnapshotsFields<'_>>(params)?.checked(),
+            Method::SnapshotDelete => fields::<DeleteSnapshotFields<'_>>(params)?.checked(),
             Method::SandboxList => fields::<ListFields<'_>>(params)?.checked(),
             Method::SystemHealth => fields::<NoFields>(params).map(|NoFields {}| Call::Health),
             Method::SystemInfo => fields::<NoFields>(params).map(|NoFields {}| Call::Info),
@@ -100,13 +141,15 @@ impl Call {
             | Call::Touch(chat)
             | Call::Pause(chat)
             | Call::Resume(chat)
-            | Call::Delete(chat)
+            | Call::Delete { chat, .. }
+            | Call::Snapshot { chat, .. }
             | Call::Renew { chat, .. }
             | Call::Lease { chat, .. }
             | Call::Inside(chat, _)
             | Call::Release { chat, .. } => Some(*chat),
             Call::Watch(watch) => watch.chat,
-            Call::List { .. } | Call::Health | Call::Info | Call::Reconcile { .. } => None,
+            Call::Snapshots(snapshots) => snapshots.chat,
+            Call::List { .. } | Call::DeleteSnapshot(_) | Call::Health | Call::Info | Call::Reconcile { .. } => None,
         }
     }
 }
@@ -124,6 +167,8 @@ struct CreateFields<'a> {
     volume_host_path: Option<Text<'a>>,
     #[serde(borrow)]
     profile: Option<Text<'a>>,
+    #[serde(borrow)]
+    snapshot_id: Option<Text<'a>>,
     env: Option<BTreeMap<String, String>>,
     ttl: Option<f64>,
     idle_timeout: Option<f64>,
@@ -172,6 +217,7 @@ impl CreateFields<'_> {
             agent: required("agent_id", self.agent_id)?,
             volume: required("volume_host_path", self.volume_host_path)?,
             profile: optional("profile", self.profile)?,
+            snapshot: optional("snapshot_id", self.snapshot_id)?,
             environment,
             ttl: duration("ttl", self.ttl)?,
             idle_timeout: duration("idle_timeout", self.idle_timeout)?,
@@ -203,14 +249,77 @@ struct ListFields<'a> {
 
 impl ListFields<'_> {
     fn checked(self) -> Result<Call, Error> {
-        let limit = match self.limit {
-            None => DEFAULT_PAGE,
-            Some(limit) => usize::try_from(limit)
-                .ok()
-                .filter(|limit| (1..=MAX_PAGE).contains(limit))
-                .ok_or_else(|| Error::invalid_params("limit", format!("must be from 1 to {MAX_PAGE}, got {limit}")))?,
-        };
-        Ok(Call::List { after: optional("after", self.after)?, limit })
+        Ok(Call::List { after: optional("after", self.after)?, limit: page(self.limit)? })
+    }
+}
+
+/// How many are to be on one page.
+fn page(limit: Option<u64>) -> Result<usize, Error> {
+    match limit {
+        None => Ok(DEFAULT_PAGE),
+        Some(limit) => usize::try_from(limit)
+            .ok()
+            .filter(|limit| (1..=MAX_PAGE).contains(limit))
+            .ok_or_else(|| Error::invalid_params("limit", format!("must be from 1 to {MAX_PAGE}, got {limit}"))),
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct DeleteFields<'a> {
+    #[serde(borrow)]
+    chat_id: Option<Text<'a>>,
+    snapshot: Option<bool>,
+}
+
+impl DeleteFields<'_> {
+    fn checked(self) -> Result<Call, Error> {
+        Ok(Call::Delete { chat: required("chat_id", self.chat_id)?, snapshot: self.snapshot })
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SnapshotFields<'a> {
+    #[serde(borrow)]
+    chat_id: Option<Text<'a>>,
+    #[serde(borrow)]
+    label: Option<Text<'a>>,
+}
+
+impl SnapshotFields<'_> {
+    fn checked(self) -> Result<Call, Error> {
+        Ok(Call::Snapshot { chat: required("chat_id", self.chat_id)?, label: optional("label", self.label)? })
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SnapshotsFields<'a> {
+    #[serde(borrow)]
+    chat_id: Option<Text<'a>>,
+    limit: Option<u64>,
+    #[serde(borrow)]
+    after: Option<Text<'a>>,
+}
+
+impl SnapshotsFields<'_> {
+    fn checked(self) -> Result<Call, Error> {
+        let (chat, after) = (optional("chat_id", self.chat_id)?, optional("after", self.after)?);
+        Ok(Call::Snapshots(Snapshots { chat, after, limit: page(self.limit)? }))
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct DeleteSnapshotFields<'a> {
+    #[serde(borrow)]
+    snapshot_id: Option<Text<'a>>,
+}
+
+impl DeleteSnapshotFields<'_> {
+    fn checked(self) -> Result<Call, Error> {
+        required("snapshot_id", self.snapshot_id).map(Call::DeleteSnapshot)
     }
 }
 

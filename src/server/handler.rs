@@ -18,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 use super::inside::{Desk, Steering, Syncs};
 use super::leases::Leases;
 use super::outbox::Ticket;
+use super::snapshots::not_restored;
 use crate::host_paths::VolumePolicy;
 use crate::interiors::{InteriorsOnDisk, StandIns};
 use crate::languages::Languages;
@@ -60,8 +61,9 @@ impl Handler {
     pub(super) async fn handle(&self, call: Call, leases: &Leases, limits: LimitFields) -> Result<Answer, Error> {
         match call {
             Call::Create(create) => {
-                let request = self.resolve(*create)?;
-                let created = self.sandboxes.create(request).await?;
+                let request = self.resolve(*create).await?;
+                let snapshot = request.snapshot;
+                let created = self.sandboxes.create(request).await.map_err(|error| not_restored(error, snapshot))?;
                 Ok(Answer::Created { created, now: self.clock.now() })
             }
             Call::Get(chat) => {
@@ -78,8 +80,8 @@ impl Handler {
                 leases.forget(lease);
                 Ok(self.seen(sandbox))
             }
-            Call::Delete(chat) => {
-                let deletion = self.sandboxes.delete(chat).await?;
+            Call::Delete { chat, snapshot } => {
+                let deletion = self.sandboxes.delete_with(chat, snapshot).await?;
                 self.syncs.forget(chat);
                 Ok(Answer::Deletion(chat, deletion))
             }
@@ -88,6 +90,9 @@ impl Handler {
                 let list = List::of(page, self.clock.now());
                 list.map(Answer::List).map_err(|error| Kind::Internal.error(error.to_string()))
             }
+            Call::Snapshot { chat, label } => Ok(Answer::Snapshot(self.sandboxes.snapshot(chat, label).await?)),
+            Call::Snapshots(asked) => self.snapshots(asked).await,
+            Call::DeleteSnapshot(snapshot) => self.delete_snapshot(snapshot).await,
             Call::Watch(_) => Err(Kind::InvalidRequest.error("a watch needs an id")),
             Call::Inside(..) => Err(Kind::Internal.error("work inside has a desk of its own")),
             Call::Health => {
@@ -145,18 +150,28 @@ impl Handler {
     }
 
     /// Looks at the host's file system, so it belongs into the request's own task.
-    fn resolve(&self, create: Create) -> Result<CreateRequest, Error> {
+    async fn resolve(&self, create: Create) -> Result<CreateRequest, Error> {
         let volume = self
             .volumes
             .resolve(&create.volume)
             .map_err(|refused| Error::invalid_params("volume_host_path", refused))?;
         let profile_named = create.profile.is_some();
+        let profile = match create.snapshot {
+            None => self.profile(create.profile.as_ref())?,
+            Some(id) => {
+                let snapshot = self.find_snapshot(id).await?;
+                // Without a profile of its own, it is made as it was before, where that is still possible.
+                let before = Some(&snapshot.origin.profile).filter(|name| self.profiles.contains_key(*name));
+                self.with_snapshot(self.profile(create.profile.as_ref().or(before))?, id)
+            }
+        };
         Ok(CreateRequest {
             chat: create.chat,
             agent: create.agent,
             volume,
-            profile: self.profile(create.profile.as_ref())?,
+            profile,
             profile_named,
+            snapshot: create.snapshot,
             environment: create.environment,
             ttl: create.ttl,
             idle_timeout: create.idle_timeout,

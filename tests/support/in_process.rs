@@ -288,6 +288,7 @@ fn world(
         teardown: TeardownLimits { graceful: second, remove: second, total: 3 * second },
         journal,
         rules,
+        retention: sandboxd_actors::snapshot::retention::Retention { keep: 5, max_age: Duration::from_secs(3600) },
     }
 }
 
@@ -312,6 +313,7 @@ fn profile(name: &str) -> (sandboxd_actors::ids::ProfileName, Arc<Profile>) {
         ttl: Duration::from_secs(300),
         idle_timeout: Duration::from_secs(7200),
         on_expire: OnExpire::Delete,
+        snapshot_on_delete: false,
         restart: Restart::Never,
     };
     (name, Arc::new(profile))

@@ -30,6 +30,7 @@ use crate::outcome::{Created, Deletion, NotSaved, SandboxError};
 use crate::request::CreateRequest;
 use crate::root;
 use crate::sandbox::{Reason, Sandbox, Status};
+use crate::snapshot::{Snapshot, SnapshotLabel};
 
 pub type Answer<T> = RpcReplyPort<Result<T, SandboxError>>;
 
@@ -38,7 +39,9 @@ pub type Answer<T> = RpcReplyPort<Result<T, SandboxError>>;
 pub enum Call {
     Create(Box<CreateRequest>, Answer<Created>),
     Get(Answer<Option<Sandbox>>),
-    Delete(Answer<Deletion>),
+    /// With a snapshot first, or without, or as its profile says.
+    Delete(Option<bool>, Answer<Deletion>),
+    Snapshot(Option<SnapshotLabel>, Answer<Snapshot>),
     Keep(Keep, Answer<Sandbox>),
 }
 
@@ -58,7 +61,8 @@ impl Call {
         match self {
             Call::Create(_, answer) => drop(answer.send(Err(error))),
             Call::Get(answer) => drop(answer.send(Err(error))),
-            Call::Delete(answer) => drop(answer.send(Err(error))),
+            Call::Delete(_, answer) => drop(answer.send(Err(error))),
+            Call::Snapshot(_, answer) => drop(answer.send(Err(error))),
             Call::Keep(_, answer) => drop(answer.send(Err(error))),
         }
     }
@@ -197,7 +201,8 @@ impl State {
                 Request::Create { waiter, request: request.clone(), session: SessionId::random() }
             }
             Call::Get(_) => Request::Get { waiter },
-            Call::Delete(_) => Request::Delete { waiter },
+            Call::Delete(snapshot, _) => Request::Delete { waiter, snapshot: *snapshot },
+            Call::Snapshot(label, _) => Request::Snapshot { waiter, label: label.clone() },
             Call::Keep(Keep::Renew(ttl), _) => Request::Renew { waiter, ttl: *ttl },
             Call::Keep(Keep::Touch, _) => Request::Touch { waiter },
             Call::Keep(Keep::Pause, _) => Request::Pause { waiter },
@@ -267,6 +272,7 @@ impl State {
                 Effect::Unpause { generation, container } => {
                     self.switch(myself, generation, container, Operation::Unpause);
                 }
+                Effect::Commit { generation, sandbox, label } => self.commit(myself, generation, *sandbox, label),
                 Effect::RestartAfter { generation, delay } => {
                     myself.send_after(delay, move || Message::Event(Box::new(Event::RestartDue { generation })));
                 }
@@ -368,7 +374,13 @@ impl State {
             }
             (Call::Get(answer), Reply::Get(result)) => drop(answer.send(result)),
             (Call::Keep(_, answer), Reply::Kept(result)) => drop(answer.send(result)),
-            (Call::Delete(answer), Reply::Delete(result)) => {
+            (Call::Snapshot(_, answer), Reply::Snapshot(result)) => {
+                if let Err(error) = &result {
+                    tracing::warn!(chat.id = %self.chat, %error, "no snapshot was taken");
+                }
+                let _ = answer.send(result);
+            }
+            (Call::Delete(_, answer), Reply::Delete(result)) => {
                 let outcome = match &result {
                     Ok(Deletion::Deleted { .. }) => "deleted",
                     Ok(Deletion::NotFound) => "not_found",

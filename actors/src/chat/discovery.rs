@@ -120,6 +120,7 @@ impl Found {
             volume: labels.volume.clone(),
             profile: labels.profile.clone(),
             image: self.container.image.clone(),
+            snapshot: labels.snapshot,
             container_name: ContainerName::of(&labels.instance, labels.chat),
             container: Some(self.container.id.clone()),
             endpoint: self.endpoint(),

@@ -11,6 +11,7 @@ use crate::ids::{ContainerId, Generation, LeaseId, SessionId};
 use crate::outcome::{Created, Deletion, NotSaved, SandboxError, StartFailure};
 use crate::request::CreateRequest;
 use crate::sandbox::{Endpoint, Sandbox, Status};
+use crate::snapshot::{Snapshot, SnapshotLabel};
 
 /// Somebody who waits for an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -27,8 +28,15 @@ pub enum Request {
     Get {
         waiter: WaiterId,
     },
+    /// With a snapshot first, or without, or as its profile says.
     Delete {
         waiter: WaiterId,
+        snapshot: Option<bool>,
+    },
+    /// Keeps what the sandbox has written, and the sandbox.
+    Snapshot {
+        waiter: WaiterId,
+        label: Option<SnapshotLabel>,
     },
     /// Puts the absolute deadline off, to so long from now. It never comes sooner by this.
     Renew {
@@ -67,7 +75,8 @@ impl Request {
         match self {
             Request::Create { waiter, .. }
             | Request::Get { waiter }
-            | Request::Delete { waiter }
+            | Request::Delete { waiter, .. }
+            | Request::Snapshot { waiter, .. }
             | Request::Renew { waiter, .. }
             | Request::Touch { waiter }
             | Request::Pause { waiter }
@@ -121,6 +130,11 @@ pub enum Event {
     Switched {
         generation: Generation,
         result: Result<(), EngineError>,
+    },
+    /// Answers [`Effect::Commit`].
+    Committed {
+        generation: Generation,
+        result: Result<Box<Snapshot>, EngineError>,
     },
     /// Answers [`Effect::RestartAfter`].
     RestartDue {
@@ -237,6 +251,12 @@ pub enum Effect {
         generation: Generation,
         container: ContainerId,
     },
+    /// Keeps what the sandbox has written as a snapshot.
+    Commit {
+        generation: Generation,
+        sandbox: Box<Sandbox>,
+        label: Option<SnapshotLabel>,
+    },
     RestartAfter {
         generation: Generation,
         delay: Duration,
@@ -260,11 +280,12 @@ pub enum Reply {
     Create(Result<Created, SandboxError>),
     Get(Result<Option<Sandbox>, SandboxError>),
     Delete(Result<Deletion, SandboxError>),
+    Snapshot(Result<Snapshot, SandboxError>),
     /// To a renew, touch, pause, lease or release: the sandbox after it.
     Kept(Result<Sandbox, SandboxError>),
 }
 
-/// A change of state, published once.
+/// A change of state, or something else worth telling of that leaves the state as it is, published once.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Transition {
     /// As it is now, or as it was last.

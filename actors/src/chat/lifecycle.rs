@@ -34,6 +34,7 @@
 //! - A removal that failed is owed: it is tried again until it succeeds, also when nobody waits for it any more.
 //! - What is paused is `Running` in every other respect: it is found, watched, renewed, expired and removed like what
 //!   runs. A request that uses it waits until it goes on.
+//! - Nothing is removed, paused or restarted under a commit, and what is to be kept is removed only once it is.
 //! - A deadline is set whenever a sandbox runs, rests or has failed, and never later than its end. It may come too early;
 //!   what is known when it comes decides.
 
@@ -44,6 +45,7 @@ mod launching;
 mod pausing;
 mod removal;
 mod restart;
+mod snapshotting;
 mod watching;
 
 use std::collections::BTreeMap;
@@ -55,11 +57,12 @@ use super::events::{Effect, Event, Reply, Request, Ticket, Transition, WaiterId}
 use super::leases::Leases;
 use super::phase::{Origin, Phase, RemovalStep, Unknown};
 use crate::clock::Timestamp;
-use crate::ids::{ChatId, ContainerName, Generation, ProfileName, SessionId};
+use crate::ids::{ChatId, ContainerName, Generation, ProfileName, SessionId, SnapshotId};
 use crate::outcome::{Created, Deletion, Launch, Outcome, SandboxError, StartFailure};
 use crate::profile::Profile;
 use crate::request::CreateRequest;
 use crate::sandbox::{Reason, Sandbox, Status};
+use snapshotting::{Committing, Failures, Purpose};
 
 #[derive(Debug)]
 pub struct Lifecycle {
@@ -68,6 +71,8 @@ pub struct Lifecycle {
     generation: Generation,
     phase: Phase,
     leases: Leases,
+    committing: Option<Committing>,
+    failed_snapshots: Failures,
     /// Creations that were given up and are still followed.
     stragglers: usize,
     last_ticket: Ticket,
@@ -107,6 +112,8 @@ impl Lifecycle {
             generation: Generation::default(),
             phase,
             leases: Leases::default(),
+            committing: None,
+            failed_snapshots: Failures::default(),
             stragglers: 0,
             last_ticket: Ticket::default(),
             stirred: false,
@@ -145,6 +152,7 @@ impl Lifecycle {
     /// No effect is under way but a timed retry.
     pub fn is_settled(&self) -> bool {
         self.stragglers == 0
+            && !self.is_committing()
             && match &self.phase {
                 Phase::Unknown(unknown) => !unknown.looking,
                 Phase::Absent | Phase::Stopped(_) | Phase::Failed(_) => true,
@@ -170,6 +178,7 @@ impl Lifecycle {
             Event::Due => self.due(now),
             Event::Stopped { generation, result } => self.stopped(generation, result, now),
             Event::Switched { generation, result } => self.switched(generation, result, now),
+            Event::Committed { generation, result } => self.committed(generation, result, now),
             Event::RestartDue { generation } => self.restart_due(generation),
             Event::Stirred { container } => self.stirred(&container),
             Event::Seen(seen) => self.seen(seen.as_ref()),
@@ -180,10 +189,12 @@ impl Lifecycle {
 
     fn request(&mut self, request: Request, now: Timestamp) {
         match request {
+            request if self.waits_for_commit(&request, now) => self.wait_for_commit(request),
             // What may be there is not refused before it was looked for.
             Request::Renew { .. }
             | Request::Touch { .. }
             | Request::Pause { .. }
+            | Request::Snapshot { .. }
             | Request::Lease { .. }
             | Request::Release { .. }
                 if matches!(self.phase, Phase::Unknown(_)) =>
@@ -192,7 +203,8 @@ impl Lifecycle {
             }
             Request::Get { waiter } => self.get(waiter),
             Request::Create { waiter, request, session } => self.create(waiter, request, session, now),
-            Request::Delete { waiter } => self.delete(waiter, now),
+            Request::Delete { waiter, snapshot } => self.delete(waiter, snapshot, now),
+            Request::Snapshot { waiter, label } => self.snapshot(waiter, label, now),
             Request::Renew { waiter, ttl } => self.renew(waiter, ttl, now),
             Request::Touch { waiter } => self.touch(waiter, now),
             Request::Pause { waiter } => self.pause(waiter),
@@ -221,6 +233,11 @@ impl Lifecycle {
             Admission::AlreadySo => return self.answer_reused(waiter, now),
             Admission::Do(work) => work,
         };
+        if let CreateWork::Replace(reason) = work
+            && self.ends_with_a_snapshot(now)
+        {
+            return self.end_for(Request::Create { waiter, request, session }, reason);
+        }
         match (work, &mut self.phase) {
             (CreateWork::Look, _) => self.wait_for_look(Request::Create { waiter, request, session }),
             (CreateWork::Launch, _) => {
@@ -255,28 +272,32 @@ impl Lifecycle {
         }
     }
 
-    fn delete(&mut self, waiter: WaiterId, now: Timestamp) {
+    fn delete(&mut self, waiter: WaiterId, snapshot: Option<bool>, now: Timestamp) {
         let Admission::Do(work) = admission::delete(&self.phase) else {
             return self.answer(waiter, Reply::Delete(Ok(Deletion::NotFound)));
         };
+        let keeps = snapshot.unwrap_or_else(|| self.is_kept_when_deleted());
         match work {
-            DeleteWork::Look => return self.wait_for_look(Request::Delete { waiter }),
-            DeleteWork::Cancel => self.cancel_launch(),
-            DeleteWork::Remove => {
-                let awake = matches!(&self.phase, Phase::Running(running) if running.is_awake());
-                for request in self.phase.take_waiting() {
-                    match request {
-                        // Creates that came first saw the sandbox before this request did.
-                        Request::Create { waiter, .. } if awake => self.answer_reused(waiter, now),
-                        Request::Create { waiter, .. } => self.answer_failed(vec![waiter], &StartFailure::Deleted),
-                        request => {
-                            let (chat, status) = (self.chat, Status::Deleting);
-                            self.refuse(request, &SandboxError::NotRunning { chat, status });
-                        }
-                    }
+            DeleteWork::Look => return self.wait_for_look(Request::Delete { waiter, snapshot }),
+            DeleteWork::Cancel => {
+                if let Phase::Creating(creating) = &mut self.phase
+                    && let Origin::Restart { waiting, .. } = &mut creating.origin
+                    && keeps
+                {
+                    // What is started again is there already.
+                    return waiting.push(Request::Delete { waiter, snapshot });
                 }
-                self.remove(Reason::Requested, true);
+                self.cancel_launch();
             }
+            DeleteWork::Remove if keeps && self.has_container() => {
+                return match &self.phase {
+                    Phase::Running(running) if running.switching.is_some() => {
+                        self.wait_for_switch(Request::Delete { waiter, snapshot });
+                    }
+                    _ => self.commit(Purpose::Delete { waiter }, None, Vec::new()),
+                };
+            }
+            DeleteWork::Remove => return self.delete_now(vec![waiter], None, now),
             DeleteWork::JoinRemoval => {
                 self.fail_successor(StartFailure::Deleted);
                 self.hurry_removal();
@@ -285,6 +306,30 @@ impl Lifecycle {
         if let Phase::Deleting(deleting) = &mut self.phase {
             deleting.deleters.push(waiter);
         }
+    }
+
+    /// What came first is answered first.
+    fn delete_now(&mut self, mut deleters: Vec<WaiterId>, snapshot: Option<SnapshotId>, now: Timestamp) {
+        let awake = matches!(&self.phase, Phase::Running(running) if running.is_awake());
+        for request in self.phase.take_waiting() {
+            match request {
+                // Creates that came first saw the sandbox before this request did.
+                Request::Create { waiter, .. } if awake => self.answer_reused(waiter, now),
+                Request::Create { waiter, .. } => self.answer_failed(vec![waiter], &StartFailure::Deleted),
+                Request::Delete { waiter, .. } => deleters.push(waiter),
+                request => {
+                    let (chat, status) = (self.chat, Status::Deleting);
+                    self.refuse(request, &SandboxError::NotRunning { chat, status });
+                }
+            }
+        }
+        self.remove_kept(Reason::Requested, true, snapshot);
+        self.deleting().deleters.extend(deleters);
+    }
+
+    fn is_kept_when_deleted(&self) -> bool {
+        let profile = self.sandbox().and_then(|sandbox| self.rules.profiles.get(&sandbox.profile));
+        profile.is_some_and(|profile| profile.snapshot_on_delete)
     }
 
     fn replay(&mut self, requests: Vec<Request>, now: Timestamp) {
@@ -311,7 +356,8 @@ impl Lifecycle {
         match request {
             Request::Create { waiter, .. } => self.answer(waiter, Reply::Create(Err(error.clone()))),
             Request::Get { waiter } => self.answer(waiter, Reply::Get(Err(error.clone()))),
-            Request::Delete { waiter } => self.answer(waiter, Reply::Delete(Err(error.clone()))),
+            Request::Delete { waiter, .. } => self.answer(waiter, Reply::Delete(Err(error.clone()))),
+            Request::Snapshot { waiter, .. } => self.answer(waiter, Reply::Snapshot(Err(error.clone()))),
             Request::Renew { waiter, .. }
             | Request::Touch { waiter }
             | Request::Pause { waiter }
@@ -340,6 +386,7 @@ impl Lifecycle {
             volume: request.volume.clone(),
             profile: request.profile.name.clone(),
             image: request.profile.image.clone(),
+            snapshot: request.snapshot,
             container_name: self.name.clone(),
             container: None,
             endpoint: None,

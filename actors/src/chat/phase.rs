@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::events::{Request, Ticket, WaiterId};
 use super::leases::Leases;
 use crate::clock::Timestamp;
+use crate::ids::SnapshotId;
 use crate::outcome::{Outcome, StartFailure};
 use crate::profile::OnExpire;
 use crate::request::CreateRequest;
@@ -130,9 +131,13 @@ impl Switch {
         }
     }
 
-    /// Whether this request wants the sandbox to be so. Whoever does not want it paused wants to use it.
+    /// Whether this request wants the sandbox to be so. Whoever wants neither wants to use it, or is only waiting.
     pub(super) fn is_wanted_by(self, request: &Request) -> bool {
-        matches!(request, Request::Pause { .. }) == (self == Switch::Pause)
+        match request {
+            Request::Pause { .. } => self == Switch::Pause,
+            Request::Delete { .. } | Request::Snapshot { .. } => false,
+            _ => self == Switch::Resume,
+        }
     }
 }
 
@@ -212,6 +217,8 @@ pub struct Deleting {
     /// The journal knows of it and has to be told when it is gone.
     pub(super) recorded: bool,
     pub(super) attempt: u32,
+    /// What it is kept as.
+    pub(super) snapshot: Option<SnapshotId>,
 }
 
 #[derive(Debug)]

@@ -117,11 +117,7 @@ impl Bounded {
         within(Operation::Snapshot, self.limits.image, self.engine.snapshot(instance, id)).await
     }
 
-    pub async fn snapshots(
-        &self,
-        instance: &InstanceName,
-        chat: Option<ChatId>,
-    ) -> Result<Vec<Snapshot>, EngineError> {
+    pub async fn snapshots(&self, instance: &InstanceName, chat: Option<ChatId>) -> Result<Vec<Snapshot>, EngineError> {
         within(Operation::Snapshots, self.limits.list, self.engine.snapshots(instance, chat)).await
     }
 

@@ -33,6 +33,7 @@ pub(super) fn sandbox(chat_number: u128, session_number: u128) -> Sandbox {
         volume: HostPath::from_canonical(Path::new("/data")).unwrap(),
         profile: "default".parse().unwrap(),
         image: "image".into(),
+        snapshot: None,
         container_name: ContainerName::of(&"default".parse().unwrap(), chat(chat_number)),
         container: None,
         endpoint: None,

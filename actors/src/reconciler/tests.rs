@@ -169,6 +169,7 @@ impl Stage {
             teardown: TeardownLimits { graceful: PATIENCE, remove: PATIENCE, total: PATIENCE },
             journal: handle,
             rules: Rules { trust: PATIENCE, profiles: Arc::default(), max_leases: 4 },
+            retention: crate::snapshot::retention::Retention { keep: 5, max_age: Duration::from_secs(3600) },
         });
         let fresh = records.is_none();
         let contents = Contents { sandboxes: records.unwrap_or_default(), last_event: 0, fresh };

@@ -15,7 +15,7 @@ async fn delete_removes_the_sandbox_and_is_idempotent() {
     let service = Service::start().await;
     let request = request();
     let sandbox = service.created(&request).await.sandbox;
-    let deleted = Deletion::Deleted { session: sandbox.session, container: sandbox.container };
+    let deleted = Deletion::Deleted { session: sandbox.session, container: sandbox.container, snapshot: None };
     assert_eq!(service.sandboxes.delete(request.chat).await, Ok(deleted));
     assert_eq!(service.engine.containers(), []);
     assert_eq!(service.engine.calls(Operation::Stop), 1, "gracefully first");
@@ -29,7 +29,7 @@ async fn a_container_that_is_already_gone_counts_as_deleted() {
     let request = request();
     let sandbox = service.created(&request).await.sandbox;
     service.engine.vanish(sandbox.container.as_ref().unwrap());
-    let deleted = Deletion::Deleted { session: sandbox.session, container: sandbox.container };
+    let deleted = Deletion::Deleted { session: sandbox.session, container: sandbox.container, snapshot: None };
     assert_eq!(service.sandboxes.delete(request.chat).await, Ok(deleted));
 }
 

@@ -104,6 +104,7 @@ impl Service {
             teardown: TEARDOWN,
             journal: handle,
             rules: Rules { trust: TRUST, profiles: Arc::new(profiles), max_leases: 4 },
+            retention: sandboxd_actors::snapshot::retention::Retention { keep: 5, max_age: Duration::from_secs(3600) },
         };
         let rhythm = Rhythm { reap: Duration::from_secs(1), reconcile: Duration::from_secs(3600) };
         let (sandboxes, _) = Sandboxes::start(world, contents, rhythm).await.expect("root starts");
@@ -224,9 +225,11 @@ pub(crate) fn request_for(chat: ChatId) -> CreateRequest {
             ttl: Duration::from_secs(300),
             idle_timeout: Duration::from_secs(7200),
             on_expire: Default::default(),
+            snapshot_on_delete: false,
             restart: Default::default(),
         }),
         profile_named: false,
+        snapshot: None,
         environment: Environment::default(),
         ttl: None,
         idle_timeout: None,

@@ -78,6 +78,7 @@ impl Service {
             },
             teardown: TeardownLimits { graceful: limit, remove: limit, total: limit },
             journal,
+            retention: sandboxd_actors::snapshot::retention::Retention { keep: 5, max_age: Duration::from_secs(3600) },
             rules: Rules {
                 trust: Duration::from_secs(3600),
                 profiles: Arc::new(BTreeMap::from([(profile.name.clone(), profile)])),
@@ -146,6 +147,7 @@ pub(crate) fn request() -> CreateRequest {
         volume: path("/data/volume"),
         profile: profile(),
         profile_named: false,
+        snapshot: None,
         environment: Environment::default(),
         ttl: None,
         idle_timeout: None,
@@ -172,6 +174,7 @@ fn profile() -> Arc<Profile> {
         ttl: Duration::from_secs(3600),
         idle_timeout: Duration::from_secs(3600),
         on_expire: OnExpire::Delete,
+        snapshot_on_delete: false,
         restart: Restart::Never,
     })
 }

@@ -94,7 +94,12 @@ fn override_all(
     let ours = own.labels.unwrap_or_default().into_keys().filter(|label| label.starts_with(OUR_LABELS));
     ContainerConfig {
         env: Some(own.env.iter().flatten().map(blank).collect()),
-        labels: Some(ours.map(|label| (label, String::new())).chain(base.labels.clone().unwrap_or_default()).chain(labels).collect()),
+        labels: Some(
+            ours.map(|label| (label, String::new()))
+                .chain(base.labels.clone().unwrap_or_default())
+                .chain(labels)
+                .collect(),
+        ),
         entrypoint: Some(base.entrypoint.clone().unwrap_or_default()),
         cmd: Some(base.cmd.clone().unwrap_or_default()),
         user: base.user.clone(),
@@ -156,10 +161,12 @@ pub(super) async fn list(
     labels.extend(chat.map(|chat| format!("{}={chat}", snapshot::CHAT_ID)));
     let images = labelled(docker, labels, Operation::Snapshots).await?.into_iter();
     // An image that somebody made from a snapshot has its labels, too, and not its name.
-    let named = |(names, snapshot): (Vec<String>, Snapshot)| {
-        names.contains(&snapshot.origin.image_name()).then_some(snapshot)
-    };
-    Ok(images.filter_map(|image| Some((image.repo_tags, described(image.labels, image.size)?))).filter_map(named).collect())
+    let named =
+        |(names, snapshot): (Vec<String>, Snapshot)| names.contains(&snapshot.origin.image_name()).then_some(snapshot);
+    Ok(images
+        .filter_map(|image| Some((image.repo_tags, described(image.labels, image.size)?)))
+        .filter_map(named)
+        .collect())
 }
 
 pub(super) async fn remove(

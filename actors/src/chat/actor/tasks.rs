@@ -12,6 +12,7 @@ use super::{Message, State};
 use crate::chat::events::{Event, LaunchFailure, Remains};
 use crate::chat::launch::{launch, relaunch};
 use crate::chat::pausing::{pause, unpause};
+use crate::chat::snapshot;
 use crate::chat::teardown::stop;
 use crate::clock::Timestamp;
 use crate::engine::{EngineError, Operation};
@@ -20,6 +21,7 @@ use crate::outcome::StartFailure;
 use crate::reconciler;
 use crate::request::CreateRequest;
 use crate::sandbox::Sandbox;
+use crate::snapshot::SnapshotLabel;
 
 impl State {
     pub(super) fn look(&mut self, myself: &ActorRef<Message>) {
@@ -56,6 +58,28 @@ impl State {
         self.run(myself, operation.as_str(), switch, move |outcome| Event::Switched {
             generation,
             result: outcome.unwrap_or_else(|defect| Err(defect.during(operation))),
+        });
+    }
+
+    pub(super) fn commit(
+        &mut self,
+        myself: &ActorRef<Message>,
+        generation: Generation,
+        sandbox: Sandbox,
+        label: Option<SnapshotLabel>,
+    ) {
+        let (world, span) = (Arc::clone(&self.world), self.span("tidy_up"));
+        let commit = async move {
+            let result = snapshot::take(&world, &sandbox, label).await;
+            if result.is_ok() {
+                // Not a task of the actor: it goes on when the actor has nothing left to own.
+                tokio::spawn(async move { snapshot::tidy_up(&world, &sandbox).await }.instrument(span));
+            }
+            result
+        };
+        self.run(myself, "commit", commit, move |outcome| Event::Committed {
+            generation,
+            result: outcome.unwrap_or_else(|defect| Err(defect.during(Operation::Commit))),
         });
     }
 

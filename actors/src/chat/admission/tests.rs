@@ -171,6 +171,7 @@ impl Facts {
             volume: request.volume,
             profile: request.profile.name.clone(),
             image: request.profile.image.clone(),
+            snapshot: None,
             container_name: ContainerName::of(&"default".parse().unwrap(), request.chat),
             container: Some(ContainerId::new("container")),
             endpoint: None,
@@ -192,6 +193,7 @@ impl Facts {
         let request = Box::new(request());
         let deleting = |successor| {
             Phase::Deleting(Box::new(Deleting {
+                snapshot: None,
                 sandbox: Sandbox { session: SessionId::random(), ..self.sandbox() },
                 deleters: vec![],
                 failed: None,

@@ -3,6 +3,7 @@
 use chrono::TimeDelta;
 
 use super::Lifecycle;
+use super::snapshotting::{Failures, Purpose};
 use crate::chat::events::Effect;
 use crate::chat::leases::Leases;
 use crate::chat::phase::{Phase, Stopping, Switch};
@@ -38,6 +39,7 @@ impl Lifecycle {
             Phase::Stopped(sandbox) => kept_until(sandbox),
             Phase::Unknown(_) | Phase::Absent | Phase::Creating(_) | Phase::Deleting(_) => return,
         };
+        let at = self.failed_snapshots.again_at.map_or(at, |again| again.max(at));
         self.effects.push(Effect::Arm { at });
     }
 
@@ -45,11 +47,22 @@ impl Lifecycle {
     pub(super) fn due(&mut self, now: Timestamp) {
         let on_expire = self.on_expire();
         let keeps = on_expire == OnExpire::Stop;
+        if self.is_committing() {
+            // Its end decides, and sets the deadline again.
+            return;
+        }
+        if self.failed_snapshots.again_at.is_some_and(|again| now < again) {
+            return self.rearm();
+        }
         match &mut self.phase {
             Phase::Running(running) => match running.is_over(now, on_expire) {
                 Some(reason) => self.expire(reason, now),
-                None if running.is_to_be_paused(now) => self.switch(Switch::Pause, Reason::Idle, Vec::new()),
-                None => self.rearm(),
+                None => {
+                    // Its end was put off since.
+                    self.failed_snapshots = Failures::default();
+                    let idle = running.is_to_be_paused(now);
+                    if idle { self.switch(Switch::Pause, Reason::Idle, Vec::new()) } else { self.rearm() }
+                }
             },
             Phase::Failed(failed) => match failed.sandbox.expiry(now) {
                 None => self.rearm(),
@@ -58,9 +71,9 @@ impl Lifecycle {
                     let sandbox = failed.sandbox.clone();
                     self.rest(sandbox, reason);
                 }
-                Some(_) => self.remove(Reason::Expired, false),
+                Some(_) => self.end(Reason::Expired, false, now),
             },
-            Phase::Stopped(sandbox) if now >= kept_until(sandbox) => self.remove(Reason::Expired, false),
+            Phase::Stopped(sandbox) if now >= kept_until(sandbox) => self.end(Reason::Expired, false, now),
             Phase::Stopped(_) => self.rearm(),
             Phase::Unknown(_) | Phase::Absent | Phase::Creating(_) | Phase::Deleting(_) => {}
         }
@@ -76,12 +89,22 @@ impl Lifecycle {
                     self.effects.push(Effect::Stop { generation: self.generation, container });
                 }
             }
-            _ => {
-                let waiting = self.phase.take_waiting();
-                self.remove(reason, true);
-                self.replay(waiting, now);
-            }
+            _ => self.end(reason, true, now),
         }
+    }
+
+    /// Removes what is at its end, once it is kept where it is to be.
+    fn end(&mut self, reason: Reason, graceful: bool, now: Timestamp) {
+        if self.is_kept_at_its_end() {
+            return match &self.phase {
+                // The end of that sets the deadline again.
+                Phase::Running(running) if running.switching.is_some() => {}
+                _ => self.commit(Purpose::End { reason, graceful }, None, Vec::new()),
+            };
+        }
+        let waiting = self.phase.take_waiting();
+        self.remove(reason, graceful);
+        self.replay(waiting, now);
     }
 
     pub(super) fn stopped(&mut self, generation: Generation, result: Result<(), EngineError>, now: Timestamp) {

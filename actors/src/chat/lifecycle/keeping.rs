@@ -133,6 +133,7 @@ impl Lifecycle {
                 stopping.again_at = stopping.again_at.map(shifted);
             }
         }
+        self.failed_snapshots.again_at = self.failed_snapshots.again_at.map(shifted);
         if let Some(sandbox) = self.kept() {
             sandbox.last_activity_at = shifted(sandbox.last_activity_at);
             self.unwritten = true;

@@ -100,6 +100,7 @@ impl Lifecycle {
     /// It runs, and is on disk: now it is promised.
     fn promise(&mut self, mut sandbox: Sandbox, outcome: Outcome, waiters: Vec<WaiterId>, now: Timestamp) {
         self.enter(&mut sandbox, Status::Running, Reason::Ready, None);
+        let outcome = if sandbox.snapshot.is_some() { Outcome::Restored } else { outcome };
         for waiter in waiters {
             let created = Created { sandbox: sandbox.clone(), outcome, launch: Launch::Cold };
             self.answer(waiter, Reply::Create(Ok(created)));

@@ -115,10 +115,11 @@ impl Lifecycle {
         self.end_switch(error.as_ref(), now);
     }
 
-    /// What somebody else did is seen by a look, unless that is older than what was done here.
+    /// What somebody else did is seen by a look, unless that is older than what was done here. What stands still for a
+    /// commit is not paused.
     pub(super) fn note_switch(&mut self, liveness: &Liveness, now: Timestamp) {
         let Phase::Running(running) = &self.phase else { return };
-        if self.stirred || running.switching.is_some() || running.stopping.is_some() {
+        if self.stirred || self.is_committing() || running.switching.is_some() || running.stopping.is_some() {
             return;
         }
         let switch = match (liveness, running.is_awake()) {

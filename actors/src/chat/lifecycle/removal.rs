@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::Lifecycle;
+use super::snapshotting::Failures;
 use crate::chat::events::{Effect, LaunchFailure, Launched, Remains, Reply, Request, WaiterId};
 use crate::chat::leases::Leases;
 use crate::chat::phase::{Creating, Deleting, Origin, Phase, RemovalStep, Successor};
@@ -35,6 +36,7 @@ impl Lifecycle {
             graceful: false,
             recorded,
             attempt: 0,
+            snapshot: None,
         }));
         if saving.is_some() {
             // The launch itself has ended.
@@ -87,6 +89,7 @@ impl Lifecycle {
         self.enter(&mut sandbox, Status::Deleting, reason, None);
         self.note(&sandbox);
         self.effects.push(Effect::Disarm);
+        self.failed_snapshots = Failures::default();
         self.start_removal(sandbox, graceful, true);
     }
 
@@ -101,6 +104,7 @@ impl Lifecycle {
             graceful,
             recorded,
             attempt: 0,
+            snapshot: None,
         }));
         self.tear_down();
     }
@@ -145,13 +149,14 @@ impl Lifecycle {
     }
 
     pub(super) fn gone(&mut self, deleting: Deleting, now: Timestamp) {
-        let Deleting { mut sandbox, deleters, failed, successor, attempt, .. } = deleting;
+        let Deleting { mut sandbox, deleters, failed, successor, attempt, snapshot, .. } = deleting;
         if attempt > 0 {
             let tries = if attempt == 1 { "one try" } else { "several tries" };
             sandbox.message = Some(format!("it is removed, after {tries} that failed"));
         }
         for waiter in deleters {
-            let deleted = Deletion::Deleted { session: sandbox.session, container: sandbox.container.clone() };
+            let (session, container) = (sandbox.session, sandbox.container.clone());
+            let deleted = Deletion::Deleted { session, container, snapshot };
             self.answer(waiter, Reply::Delete(Ok(deleted)));
         }
         self.publish_end(sandbox);

@@ -46,6 +46,9 @@ impl Lifecycle {
         if generation != self.generation || !matches!(self.phase, Phase::Failed(_)) {
             return;
         }
+        if self.is_committing() {
+            return self.effects.push(Effect::RestartAfter { generation, delay: FIRST_DELAY });
+        }
         let Phase::Failed(failed) = std::mem::replace(&mut self.phase, Phase::Absent) else { return };
         let Failed { mut sandbox, restarts } = *failed;
         self.generation = self.generation.next();

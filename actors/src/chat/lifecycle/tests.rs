@@ -12,6 +12,7 @@ mod pausing;
 mod restarting;
 mod resuming;
 mod saving;
+mod snapshotting;
 mod stage;
 mod verifying;
 
@@ -29,6 +30,7 @@ use crate::labels::SessionLabels;
 use crate::outcome::{Death, NotSaved};
 use crate::profile::{OnExpire, Restart};
 use crate::request::tests::request;
+use crate::snapshot::{Parent, Snapshot, SnapshotOrigin};
 use disk::{Disk, no_room};
 use stage::{DiskIs, Stage};
 
@@ -81,6 +83,7 @@ fn found(state: ContainerState) -> Found {
         created_at: noon(),
         expires_at: request.expires_at(noon()),
         idle_timeout: request.idle_timeout(),
+        snapshot: None,
     };
     let container = Observed {
         id: ContainerId::new("found"),
@@ -104,6 +107,20 @@ fn found_expired(state: ContainerState) -> Found {
     let mut found = found(state);
     found.labels.expires_at = noon();
     found
+}
+
+fn snapshot_of(sandbox: &Sandbox, created_at: Timestamp) -> Box<Snapshot> {
+    let origin = SnapshotOrigin {
+        id: SnapshotId::next(),
+        instance: instance(),
+        chat: sandbox.chat,
+        session: sandbox.session,
+        profile: sandbox.profile.clone(),
+        label: None,
+        parent: Parent::Image(sandbox.image.clone()),
+        created_at,
+    };
+    Box::new(Snapshot { origin, size_bytes: 1 })
 }
 
 fn out_of_memory() -> Exit {

@@ -45,6 +45,7 @@ fn labels(of: ChatId, session: SessionId, created_at: Timestamp) -> SessionLabel
         created_at,
         expires_at: created_at + Duration::from_secs(300),
         idle_timeout: Duration::from_secs(60),
+        snapshot: None,
     }
 }
 

@@ -16,6 +16,9 @@ enum Step {
     },
     Get,
     Delete,
+    /// With a snapshot first.
+    DeleteKeeping,
+    Snapshot,
     Renew(Duration),
     Touch,
     Pause,
@@ -40,6 +43,7 @@ enum Step {
     TearDownEnds(End),
     StopEnds(End),
     SwitchEnds(End),
+    CommitEnds(End),
     LookEnds {
         answered: bool,
     },
@@ -128,7 +132,7 @@ fn beginnings() -> impl Strategy<Value = Beginning> {
     ];
     let status = prop::sample::select(&Status::ALL[..]);
     let known = prop_oneof![4 => Just(Known::Nothing), 2 => Just(Known::Unknown), 2 => Just(Known::Listed)];
-    let on_expire = prop::sample::select(vec![OnExpire::Delete, OnExpire::Stop, OnExpire::Pause]);
+    let on_expire = prop::sample::select(vec![OnExpire::Delete, OnExpire::Stop, OnExpire::Pause, OnExpire::Snapshot]);
     let restart = prop::sample::select(vec![Restart::Never, Restart::OnFailure]);
     (prop::option::of(state), prop::option::of(status), known, on_expire, restart).prop_map(
         |(container, record, known, on_expire, restart)| {
@@ -146,6 +150,8 @@ fn callers() -> impl Strategy<Value = Step> {
         6 => prop::bool::weighted(0.2).prop_map(|other_agent| Step::Create { other_agent }),
         1 => Just(Step::Get),
         2 => Just(Step::Delete),
+        2 => Just(Step::DeleteKeeping),
+        2 => Just(Step::Snapshot),
         2 => prop::sample::select(durations).prop_map(Step::Renew),
         1 => Just(Step::Touch),
         2 => Just(Step::Pause),
@@ -169,6 +175,7 @@ fn engine() -> impl Strategy<Value = Step> {
         5 => end().prop_map(Step::TearDownEnds),
         2 => end().prop_map(Step::StopEnds),
         4 => end().prop_map(Step::SwitchEnds),
+        4 => end().prop_map(Step::CommitEnds),
         2 => prop::bool::weighted(0.7).prop_map(|answered| Step::LookEnds { answered }),
         3 => prop::bool::weighted(0.8).prop_map(|answered| Step::CheckEnds { answered }),
         1 => Just(Step::StragglerActs),

@@ -20,7 +20,7 @@ fn delete_ends_a_sandbox_gracefully_and_names_what_it_removed() {
     assert_eq!(container, sandbox.container);
     assert!(stage.is_waiting(delete));
     stage.tell(Event::TornDown { generation, result: Ok(()) });
-    let deleted = Deletion::Deleted { session: sandbox.session, container: sandbox.container };
+    let deleted = Deletion::Deleted { session: sandbox.session, container: sandbox.container, snapshot: None };
     assert_eq!(stage.delete_answer(delete), Ok(deleted));
     stage.assert_idle();
 }

@@ -32,6 +32,8 @@ enum Asked {
     Create { other_agent: bool },
     Get,
     Delete,
+    DeleteKeeping,
+    Snapshot,
     Renew(Duration),
     Touch,
     Pause,
@@ -50,6 +52,9 @@ pub(super) struct World {
     stopping: Option<(Generation, ContainerId)>,
     /// And whether it is to be paused.
     switching: Option<(Generation, ContainerId, bool)>,
+    committing: Option<(Generation, Box<Sandbox>)>,
+    /// Of which sandboxes there are snapshots.
+    kept: Vec<SessionId>,
     looking: bool,
     checking: Vec<(Generation, ContainerId)>,
     timers: Vec<(Generation, u32)>,
@@ -97,6 +102,8 @@ impl World {
             tearing_down: None,
             stopping: None,
             switching: None,
+            committing: None,
+            kept: Vec::new(),
             looking: false,
             checking: Vec::new(),
             timers: Vec::new(),
@@ -127,6 +134,8 @@ impl World {
             Step::Create { other_agent } => self.ask(Asked::Create { other_agent }),
             Step::Get => self.ask(Asked::Get),
             Step::Delete => self.ask(Asked::Delete),
+            Step::DeleteKeeping => self.ask(Asked::DeleteKeeping),
+            Step::Snapshot => self.ask(Asked::Snapshot),
             Step::Renew(ttl) => self.ask(Asked::Renew(ttl)),
             Step::Touch => self.ask(Asked::Touch),
             Step::Pause => self.ask(Asked::Pause),
@@ -156,6 +165,7 @@ impl World {
             Step::TearDownEnds(end) => self.end_tear_down(end),
             Step::StopEnds(end) => self.end_stop(end),
             Step::SwitchEnds(end) => self.end_switch(end),
+            Step::CommitEnds(end) => self.end_commit(end),
             Step::LookEnds { answered } => self.end_look(answered),
             Step::CheckEnds { answered } => self.end_check(answered),
             Step::TimerRings { oldest } => self.ring(oldest),
@@ -181,7 +191,7 @@ impl World {
         for _ in 0..1000 {
             self.write(usize::MAX);
             let ends = self.tearing_down.is_some() || self.stopping.is_some();
-            let effects = self.launching.is_some() || ends || self.switching.is_some();
+            let effects = self.launching.is_some() || ends || self.switching.is_some() || self.committing.is_some();
             let timers = !self.timers.is_empty() || !self.restarts.is_empty();
             let looks = self.looking || !self.checking.is_empty();
             if !effects && !timers && !looks && self.stragglers.is_empty() {
@@ -200,6 +210,7 @@ impl World {
             self.end_tear_down(End::Succeeds);
             self.end_stop(End::Succeeds);
             self.end_switch(End::Succeeds);
+            self.end_commit(End::Succeeds);
             self.end_check(true);
             self.ring(true);
             self.restart();
@@ -214,7 +225,9 @@ impl World {
         self.waiting.insert(waiter, asked);
         self.tell(Event::Request(match asked {
             Asked::Get => Request::Get { waiter },
-            Asked::Delete => Request::Delete { waiter },
+            Asked::Delete => Request::Delete { waiter, snapshot: None },
+            Asked::DeleteKeeping => Request::Delete { waiter, snapshot: Some(true) },
+            Asked::Snapshot => Request::Snapshot { waiter, label: None },
             Asked::Create { other_agent } => {
                 let request = Box::new(if other_agent { from_another_agent() } else { request() });
                 Request::Create { waiter, request, session: SessionId::random() }
@@ -234,6 +247,7 @@ impl World {
             | Event::TornDown { generation, .. }
             | Event::Stopped { generation, .. }
             | Event::Switched { generation, .. }
+            | Event::Committed { generation, .. }
             | Event::RestartDue { generation }
             | Event::RetryDue { generation, .. } => self.past.push((*generation, event.clone())),
             Event::Saved { .. } => self.past_writes.push(event.clone()),
@@ -310,6 +324,7 @@ impl World {
         self.tearing_down = None;
         self.stopping = None;
         self.switching = None;
+        self.committing = None;
         self.looking = false;
         self.checking.clear();
         self.timers.clear();

@@ -20,7 +20,20 @@ impl Stage {
 
     pub(in super::super) fn delete(&mut self) -> WaiterId {
         let waiter = self.waiter();
-        self.tell(Event::Request(Request::Delete { waiter }));
+        self.tell(Event::Request(Request::Delete { waiter, snapshot: None }));
+        waiter
+    }
+
+    /// With a snapshot first.
+    pub(in super::super) fn delete_keeping(&mut self) -> WaiterId {
+        let waiter = self.waiter();
+        self.tell(Event::Request(Request::Delete { waiter, snapshot: Some(true) }));
+        waiter
+    }
+
+    pub(in super::super) fn snapshot(&mut self) -> WaiterId {
+        let waiter = self.waiter();
+        self.tell(Event::Request(Request::Snapshot { waiter, label: None }));
         waiter
     }
 
@@ -109,6 +122,11 @@ impl Stage {
 
     pub(in super::super) fn kept(&mut self, waiter: WaiterId) -> Sandbox {
         self.kept_answer(waiter).expect("it is kept")
+    }
+
+    pub(in super::super) fn snapshot_answer(&mut self, waiter: WaiterId) -> Result<Snapshot, SandboxError> {
+        let Reply::Snapshot(answer) = self.reply(waiter) else { panic!("{waiter:?} did not ask for a snapshot") };
+        answer
     }
 
     pub(in super::super) fn delete_answer(&mut self, waiter: WaiterId) -> Result<Deletion, SandboxError> {

@@ -119,6 +119,25 @@ impl Stage {
         self.switch("unpause", Err(unreachable()));
     }
 
+    fn commit(&mut self) -> (Generation, Box<Sandbox>) {
+        self.take("commit", |effect| match effect {
+            Effect::Commit { generation, sandbox, .. } => Some((*generation, sandbox.clone())),
+            _ => None,
+        })
+    }
+
+    pub(in super::super) fn commit_succeeds(&mut self) -> Snapshot {
+        let (generation, sandbox) = self.commit();
+        let snapshot = snapshot_of(&sandbox, self.now);
+        self.tell(Event::Committed { generation, result: Ok(snapshot.clone()) });
+        *snapshot
+    }
+
+    pub(in super::super) fn commit_fails(&mut self) {
+        let (generation, _) = self.commit();
+        self.tell(Event::Committed { generation, result: Err(unreachable()) });
+    }
+
     pub(in super::super) fn checked(&mut self, liveness: Liveness) {
         let generation = self.take("check", |effect| match effect {
             Effect::Check { generation, .. } => Some(*generation),

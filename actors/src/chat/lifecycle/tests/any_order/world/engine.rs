@@ -41,6 +41,8 @@ impl World {
             Effect::TearDown { generation, container, .. } => {
                 assert!(self.tearing_down.is_none(), "two tear-downs at once");
                 assert!(self.launching.is_none(), "a tear-down during a launch");
+                assert!(self.committing.is_none(), "a tear-down during a commit");
+                self.assert_that_what_ends_is_kept(container.as_ref());
                 self.tearing_down = Some((generation, container));
             }
             Effect::Stop { generation, container } => {
@@ -50,6 +52,11 @@ impl World {
             // One of an earlier sandbox may still be under way, as with a stop.
             Effect::Pause { generation, container } => self.switching = Some((generation, container, true)),
             Effect::Unpause { generation, container } => self.switching = Some((generation, container, false)),
+            Effect::Commit { generation, sandbox, .. } => {
+                assert!(self.committing.is_none(), "two commits at once");
+                assert!(self.launching.is_none() && self.tearing_down.is_none(), "a commit during a launch or removal");
+                self.committing = Some((generation, sandbox));
+            }
             effect => panic!("{effect:?} is nothing to be asked of an engine"),
         }
     }
@@ -57,6 +64,7 @@ impl World {
     fn begin_launch(&mut self, launching: Launching) {
         assert!(self.launching.is_none(), "two launches at once");
         assert!(self.tearing_down.is_none(), "a launch during a tear-down");
+        assert!(self.committing.is_none(), "a launch during a commit");
         self.launching = Some(launching);
     }
 
@@ -176,6 +184,18 @@ impl World {
             _ => Err(unreachable()),
         };
         self.tell(Event::Switched { generation, result });
+    }
+
+    pub(super) fn end_commit(&mut self, end: End) {
+        let Some((generation, sandbox)) = self.committing.take() else { return };
+        let named = sandbox.container.clone().expect("what is kept has a container");
+        let kept = end != End::Fails && self.holds(&named).is_some();
+        if kept {
+            self.kept.push(sandbox.session);
+        }
+        let heard = kept && end == End::Succeeds;
+        let result = if heard { Ok(snapshot_of(&sandbox, self.now)) } else { Err(unreachable()) };
+        self.tell(Event::Committed { generation, result });
     }
 
     pub(super) fn container_is_switched(&mut self) {

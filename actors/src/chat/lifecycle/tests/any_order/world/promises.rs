@@ -63,6 +63,10 @@ impl World {
     pub(super) fn answered(&mut self, waiter: WaiterId, reply: &Reply) {
         let asked = self.waiting.remove(&waiter).unwrap_or_else(|| panic!("{waiter:?} does not wait: {reply:?}"));
         match (asked, reply) {
+            (Asked::Snapshot, Reply::Snapshot(Ok(snapshot))) => assert!(self.kept.contains(&snapshot.origin.session)),
+            (Asked::DeleteKeeping, Reply::Delete(Ok(Deletion::Deleted { session, snapshot: Some(_), .. }))) => {
+                assert!(self.kept.contains(session), "it is gone, and not kept");
+            }
             (Asked::Create { other_agent }, Reply::Create(Ok(created))) => self.handed_out(other_agent, created),
             (Asked::Get, Reply::Get(Ok(Some(sandbox)))) if sandbox.status == Status::Running => self.told(sandbox),
             (Asked::Touch, Reply::Kept(Ok(sandbox))) => {
@@ -77,7 +81,8 @@ impl World {
             (Asked::Release(_), Reply::Kept(_)) => {}
             (Asked::Create { .. }, Reply::Create(Err(_)))
             | (Asked::Get, Reply::Get(_))
-            | (Asked::Delete, Reply::Delete(_))
+            | (Asked::Delete | Asked::DeleteKeeping, Reply::Delete(_))
+            | (Asked::Snapshot, Reply::Snapshot(_))
             | (Asked::Renew(_) | Asked::Touch | Asked::Pause | Asked::Lease(_), Reply::Kept(Err(_))) => {}
             _ => panic!("{reply:?} answers {asked:?}"),
         }
@@ -114,6 +119,9 @@ impl World {
         use Status::*;
         assert_eq!(transition.from, self.status, "{transition:?} does not follow");
         let step = (transition.from, transition.to);
+        if matches!(transition.sandbox.reason, Reason::Snapshotted | Reason::SnapshotFailed) {
+            return assert_eq!(transition.from, transition.to, "a snapshot changes nothing");
+        }
         let drawn = matches!(
             step,
             (None, Some(_))
@@ -126,6 +134,19 @@ impl World {
         );
         assert!(drawn, "{step:?} is not in the diagram");
         self.status = transition.to;
+    }
+
+    /// Where sandboxes are to be kept at their end, one that was there then is removed only if it is.
+    pub(super) fn assert_that_what_ends_is_kept(&self, named: Option<&ContainerId>) {
+        let Phase::Deleting(deleting) = self.lifecycle.phase() else { return };
+        let sandbox = &deleting.sandbox;
+        let ended = self.lifecycle.on_expire() == OnExpire::Snapshot
+            && matches!(sandbox.reason, Reason::Expired | Reason::Idle)
+            && deleting.successor.is_none();
+        let there = self.container.as_ref().is_some_and(|container| Some(&container.id) == named);
+        if ended && there {
+            assert!(self.kept.contains(&sandbox.session), "{sandbox:?} is lost");
+        }
     }
 
     pub(super) fn check_the_state(&self) {
@@ -153,6 +174,11 @@ impl World {
     /// A deadline is set whenever a sandbox runs, rests or has failed, and never later than its end; where there is
     /// none, nothing is set.
     fn check_the_deadline(&self) {
+        if self.lifecycle.is_committing() {
+            // Its end sets the deadline again.
+            return;
+        }
+        let put_off = self.lifecycle.failed_snapshots.again_at;
         let end = match self.lifecycle.phase() {
             // The end of the stop that is under way decides.
             Phase::Running(running) if running.stopping.is_some_and(|stopping| stopping.is_under_way()) => return,
@@ -169,6 +195,7 @@ impl World {
             }
         };
         let deadline = self.deadline.unwrap_or_else(|| panic!("no deadline in {:?}", self.lifecycle));
+        let end = put_off.map_or(end, |again| again.max(end));
         assert!(deadline <= end, "the deadline {deadline} is after {end}: {:?}", self.lifecycle);
     }
 }

@@ -1,0 +1,66 @@
+//! Snapshots as callers ask for them: listed, deleted, and looked up to be restored. Taking one is the chat's business.
+
+use std::sync::Arc;
+
+use sandboxd_actors::engine::EngineError;
+use sandboxd_actors::engine::SnapshotRemoval;
+use sandboxd_actors::ids::SnapshotId;
+use sandboxd_actors::outcome::{SandboxError, StartFailure};
+use sandboxd_actors::profile::Profile;
+use sandboxd_actors::snapshot::{Snapshot, image_name};
+
+use super::handler::Handler;
+use crate::protocol::answer::{Answer, SnapshotPage};
+use crate::protocol::error::{Error, Kind};
+use crate::protocol::params::Snapshots;
+
+impl Handler {
+    pub(super) async fn snapshots(&self, asked: Snapshots) -> Result<Answer, Error> {
+        let Snapshots { chat, after, limit } = asked;
+        let snapshots = self.engine.snapshots(&self.instance, chat).await?;
+        Ok(Answer::Snapshots(SnapshotPage::of(snapshots, after, limit)))
+    }
+
+    pub(super) async fn delete_snapshot(&self, snapshot: SnapshotId) -> Result<Answer, Error> {
+        let deleted = match self.engine.remove_snapshot(&self.instance, snapshot).await? {
+            SnapshotRemoval::InUse => {
+                let message = format!("a sandbox was restored from snapshot {snapshot} and is still there");
+                return Err(Kind::SnapshotInUse.error(message).with("snapshot_id", snapshot.to_string()));
+            }
+            SnapshotRemoval::Removed => {
+                metrics::counter!("sandboxd_snapshots_removed_total", "because" => "requested").increment(1);
+                tracing::info!(snapshot.id = %snapshot, "removed a snapshot");
+                true
+            }
+            SnapshotRemoval::NotFound => false,
+        };
+        Ok(Answer::SnapshotDeletion { snapshot, deleted })
+    }
+
+    pub(super) async fn find_snapshot(&self, id: SnapshotId) -> Result<Snapshot, Error> {
+        self.engine.snapshot(&self.instance, id).await?.ok_or_else(|| not_found(id))
+    }
+
+    /// The profile with the snapshot in the place of its image.
+    pub(super) fn with_snapshot(&self, profile: Arc<Profile>, id: SnapshotId) -> Arc<Profile> {
+        let mut profile = Arc::unwrap_or_clone(profile);
+        profile.image = image_name(&self.instance, id);
+        Arc::new(profile)
+    }
+}
+
+/// What a failed create is told. A snapshot may have been removed since it was looked up.
+pub(super) fn not_restored(error: SandboxError, snapshot: Option<SnapshotId>) -> Error {
+    match (&error, snapshot) {
+        (SandboxError::StartFailed { failure, .. }, Some(snapshot))
+            if matches!(failure, StartFailure::Engine(EngineError::ImageNotFound { .. })) =>
+        {
+            not_found(snapshot)
+        }
+        _ => error.into(),
+    }
+}
+
+fn not_found(id: SnapshotId) -> Error {
+    Kind::SnapshotNotFound.error(format!("there is no snapshot {id}")).with("snapshot_id", id.to_string())
+}
