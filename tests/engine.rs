@@ -11,11 +11,12 @@ use futures_util::StreamExt;
 use sandboxd::engine::docker::DockerEngine;
 use sandboxd_actors::container::ContainerSpec;
 use sandboxd_actors::engine::events::{EngineEvent, EngineEvents, Happening};
-use sandboxd_actors::engine::{ContainerState, Engine, EngineError, Exit, Health, NetworkSpec};
+use sandboxd_actors::engine::{ContainerState, Engine, EngineError, Exit, Health, NetworkSpec, SnapshotRemoval};
 use sandboxd_actors::environment::Environment;
 use sandboxd_actors::host_path::HostPath;
-use sandboxd_actors::ids::ContainerId;
+use sandboxd_actors::ids::{ChatId, ContainerId, SessionId, SnapshotId};
 use sandboxd_actors::profile::{Limits, Network, User};
+use sandboxd_actors::snapshot::{Parent, SnapshotOrigin};
 use support::{TestInstance, eventually};
 use tokio::net::{UnixListener, UnixStream};
 
@@ -680,4 +681,95 @@ async fn the_host_reaches_every_sandbox_and_they_reach_each_other_unless_isolate
         let expected = if isolated { "nc: timed out" } else { "reached" };
         assert_eq!(instance.output(&client).await, [expected]);
     }
+}
+
+// ---- snapshots ----
+
+fn origin(instance: &TestInstance) -> SnapshotOrigin {
+    SnapshotOrigin {
+        id: SnapshotId::next(),
+        instance: instance.name.clone(),
+        chat: ChatId::new(uuid::Uuid::new_v4()),
+        session: SessionId::random(),
+        profile: "default".parse().unwrap(),
+        label: "a label".parse().ok(),
+        parent: Parent::Image(support::test_image()),
+        created_at: chrono::Utc::now(),
+    }
+}
+
+#[tokio::test]
+async fn a_snapshot_is_what_was_committed_and_is_found_by_its_id_and_its_chat() {
+    let instance = TestInstance::new();
+    let engine = &instance.engine;
+    let mut spec = instance.spec("echo kept >/kept; sleep 60");
+    spec.environment = Environment::checked([("TOKEN".to_owned(), "s3cret".to_owned())]).unwrap();
+    let container = instance.launch(&spec).await;
+    eventually("it is written", || async {
+        let options = bollard::query_parameters::ContainerArchiveInfoOptionsBuilder::default().path("/kept").build();
+        instance.raw().await.get_container_archive_info(container.as_str(), Some(options)).await.ok()
+    })
+    .await;
+    let (one, other) = (origin(&instance), origin(&instance));
+    let snapshot = engine.commit(&container, &one).await.unwrap();
+    assert_eq!(snapshot.origin, one);
+    assert_eq!(instance.observe(&container).await.state, ContainerState::Running, "it goes on");
+    engine.pause(&container).await.unwrap();
+    engine.commit(&container, &other).await.unwrap();
+    assert_eq!(instance.observe(&container).await.state, ContainerState::Paused, "it stands still as before");
+
+    assert_eq!(engine.snapshot(&instance.name, one.id).await, Ok(Some(snapshot.clone())));
+    assert_eq!(engine.snapshot(&instance.name, SnapshotId::next()).await, Ok(None));
+    assert_eq!(engine.snapshots(&instance.name, Some(one.chat)).await.unwrap(), [snapshot]);
+    assert_eq!(engine.snapshots(&instance.name, None).await.unwrap().len(), 2);
+    assert_eq!(engine.snapshots(&"another".parse().unwrap(), None).await, Ok(Vec::new()));
+
+    let mut restored = instance.spec("cat /kept; echo \"<$TOKEN>\"");
+    restored.image = one.image_name();
+    assert_eq!(instance.output(&restored).await, ["kept", "<>"]);
+}
+
+#[tokio::test]
+async fn a_snapshot_is_removed_once_no_container_is_made_of_it() {
+    let instance = TestInstance::new();
+    let engine = &instance.engine;
+    let container = instance.launch(&instance.spec("sleep 60")).await;
+    let origin = origin(&instance);
+    engine.commit(&container, &origin).await.unwrap();
+    let mut spec = instance.spec("sleep 60");
+    spec.image = origin.image_name();
+    let restored = instance.launch(&spec).await;
+    assert_eq!(engine.remove_snapshot(&instance.name, origin.id).await, Ok(SnapshotRemoval::InUse));
+    engine.remove(&restored).await.unwrap();
+    assert_eq!(engine.remove_snapshot(&instance.name, origin.id).await, Ok(SnapshotRemoval::Removed));
+    assert_eq!(engine.remove_snapshot(&instance.name, origin.id).await, Ok(SnapshotRemoval::NotFound));
+    assert_eq!(engine.snapshot(&instance.name, origin.id).await, Ok(None));
+    assert_eq!(instance.observe(&container).await.state, ContainerState::Running);
+}
+
+#[tokio::test]
+async fn a_commit_of_nothing_says_so_and_leaves_nothing() {
+    let instance = TestInstance::new();
+    let committed = instance.engine.commit(&nobody(), &origin(&instance)).await;
+    assert!(matches!(committed, Err(EngineError::NoSuchContainer { .. })), "{committed:?}");
+    assert_eq!(instance.engine.snapshots(&instance.name, None).await, Ok(Vec::new()));
+}
+
+#[tokio::test]
+async fn what_is_left_of_a_commit_that_never_ended_is_removed() {
+    let instance = TestInstance::new();
+    let container = instance.launch(&instance.spec("sleep 60")).await;
+    let labels =
+        std::collections::HashMap::from([(sandboxd_actors::snapshot::DRAFT.to_owned(), instance.name.to_string())]);
+    let config = bollard::models::ContainerConfig { labels: Some(labels), ..Default::default() };
+    let options = bollard::query_parameters::CommitContainerOptionsBuilder::default().container(container.as_str());
+    let docker = instance.raw().await;
+    let draft = docker.commit_container(options.build(), config).await.unwrap().id;
+    let hour = chrono::TimeDelta::hours(1);
+    instance.engine.remove_drafts(&instance.name, chrono::Utc::now() - hour).await.unwrap();
+    assert!(docker.inspect_image(&draft).await.is_ok(), "somebody may be at it");
+    instance.engine.remove_drafts(&"another".parse().unwrap(), chrono::Utc::now() + hour).await.unwrap();
+    assert!(docker.inspect_image(&draft).await.is_ok(), "it is another's");
+    instance.engine.remove_drafts(&instance.name, chrono::Utc::now() + hour).await.unwrap();
+    assert!(docker.inspect_image(&draft).await.is_err());
 }

@@ -58,6 +58,23 @@ async fn an_expiry_that_keeps_the_container_is_finished_by_the_next_service_too(
     killed_everywhere(UseCase::Rest, &["engine.stop", "journal.commit"]).await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_snapshot_that_is_killed_loses_nothing_and_is_there_if_it_was_answered() {
+    killed_everywhere(UseCase::Snapshot, &["engine.commit"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_delete_with_a_snapshot_that_is_killed_leaves_the_sandbox_or_the_snapshot() {
+    let effects = ["engine.commit", "engine.stop", "engine.remove", "journal.commit"];
+    killed_everywhere(UseCase::DeleteKeeping, &effects).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_expiry_with_a_snapshot_that_is_killed_leaves_the_sandbox_or_the_snapshot() {
+    let effects = ["engine.commit", "engine.stop", "engine.remove", "journal.commit"];
+    killed_everywhere(UseCase::ExpireKeeping, &effects).await;
+}
+
 #[tokio::test]
 async fn a_boundary_that_does_not_exist_is_refused() {
     let installation = Installation::new("").with_variable("SANDBOXD_CRASH_AT", "after engine.explode");

@@ -40,6 +40,7 @@ mod pause;
 mod python_and_git;
 mod readiness;
 mod restart;
+mod snapshots;
 mod trees;
 mod two_daemons;
 mod units;

@@ -1,4 +1,4 @@
-//! A real engine for a test: an instance of its own, whose containers and networks go when the test ends, however it
+//! A real engine for a test: an instance of its own, whose containers, snapshots and networks go when the test ends, however it
 //! ends.
 
 use std::collections::{BTreeMap, HashMap};
@@ -131,6 +131,10 @@ impl TestInstance {
         for container in engine.list(&name).await.unwrap_or_default() {
             let _ = engine.remove(&container.id).await;
         }
+        for snapshot in engine.snapshots(&name, None).await.unwrap_or_default() {
+            let _ = engine.remove_snapshot(&name, snapshot.origin.id).await;
+        }
+        let _ = engine.remove_drafts(&name, chrono::DateTime::<chrono::Utc>::MAX_UTC).await;
         let Ok(raw) = raw(&*engine).await else { return };
         let ours = format!("{}={name}", labels::INSTANCE);
         let options = ListNetworksOptionsBuilder::default().filters(&HashMap::from([("label", vec![ours])])).build();

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use chrono::DateTime;
 use proptest::prelude::*;
 use proptest::sample::select;
-use sandboxd_actors::ids::LeaseId;
+use sandboxd_actors::ids::{LeaseId, SnapshotId};
 use sandboxd_actors::sandbox::Endpoint;
 
 use super::*;

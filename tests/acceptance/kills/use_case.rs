@@ -21,6 +21,11 @@ pub(super) enum UseCase {
     Expire,
     /// The same where the container is kept.
     Rest,
+    Snapshot,
+    /// A delete with a snapshot first.
+    DeleteKeeping,
+    /// As `Expire`, with a snapshot first.
+    ExpireKeeping,
 }
 
 impl UseCase {
@@ -28,6 +33,9 @@ impl UseCase {
         match self {
             UseCase::Expire => "reaper.tick = '50ms'\nprofiles.default.network = 'none'",
             UseCase::Rest => "reaper.tick = '50ms'\nprofiles.default = { network = 'none', on_expire = 'stop' }",
+            UseCase::ExpireKeeping => {
+                "reaper.tick = '50ms'\nprofiles.default = { network = 'none', on_expire = 'snapshot' }"
+            }
             _ => "profiles.default.network = 'none'",
         }
     }
@@ -38,8 +46,9 @@ impl UseCase {
             UseCase::Create => return None,
             UseCase::Replace => chat.with("ttl", 1),
             // Counts from when it is ready, however long that took.
-            UseCase::Expire | UseCase::Rest => chat.with("idle_timeout", 1),
+            UseCase::Expire | UseCase::Rest | UseCase::ExpireKeeping => chat.with("idle_timeout", 1),
             UseCase::Renew | UseCase::Pause | UseCase::Delete => chat.clone(),
+            UseCase::Snapshot | UseCase::DeleteKeeping => chat.clone(),
         };
         let before = service.created(&params).await;
         if self == UseCase::Replace {
@@ -59,7 +68,11 @@ impl UseCase {
             }
             UseCase::Pause => service.try_call("sandbox.pause", id).await,
             UseCase::Delete => service.try_call("sandbox.delete", id).await,
-            UseCase::Expire | UseCase::Rest => {
+            UseCase::Snapshot => service.try_call("sandbox.snapshot", id).await,
+            UseCase::DeleteKeeping => {
+                service.try_call("sandbox.delete", json!({ "chat_id": chat.chat_id(), "snapshot": true })).await
+            }
+            UseCase::Expire | UseCase::Rest | UseCase::ExpireKeeping => {
                 eventually("its end has come", || async {
                     match service.try_call("sandbox.get", &id).await {
                         None => Some(None),
@@ -127,6 +140,32 @@ impl UseCase {
                 assert_eq!(deleted["result"], if running.is_some() { "deleted" } else { "not_found" });
                 is_gone(next, chat).await;
             }
+            UseCase::Snapshot => {
+                let kept = running.expect("a snapshot does not end it");
+                assert_eq!(Some(kept.session.to_string()), earlier);
+                if let Some(answer) = answer {
+                    assert!(snapshots(next, chat).await.contains(&answer["snapshot_id"]));
+                }
+                runs_again(next, chat).await;
+            }
+            UseCase::DeleteKeeping => match running {
+                Some(_) => {
+                    assert_eq!(*answer, None, "struck out before it is answered");
+                    runs_again(next, chat).await;
+                }
+                None => {
+                    is_gone(next, chat).await;
+                    let kept = snapshots(next, chat).await;
+                    assert!(!kept.is_empty(), "it is neither there nor kept");
+                    if let Some(answer) = answer {
+                        assert!(kept.contains(&answer["snapshot_id"]));
+                    }
+                }
+            },
+            UseCase::ExpireKeeping => {
+                is_gone(next, chat).await;
+                assert!(!snapshots(next, chat).await.is_empty(), "it is neither there nor kept");
+            }
             UseCase::Expire => is_gone(next, chat).await,
             UseCase::Rest => is_at_rest(next, chat, before.as_ref().expect("created")).await,
         }
@@ -151,6 +190,20 @@ async fn is_there(service: &Daemon, chat: &CreateParams, promised: &Sandbox) {
     let only = containers.only().await;
     assert_eq!(found["container_id"], only);
     assert!(containers.is_running(&only).await);
+}
+
+async fn snapshots(service: &Daemon, chat: &CreateParams) -> Vec<Value> {
+    let page = service.call("snapshot.list", json!({ "chat_id": chat.chat_id() })).await.expect("a list");
+    page["snapshots"].as_array().expect("an array").iter().map(|kept| kept["snapshot_id"].clone()).collect()
+}
+
+/// It may stand still for a commit that the engine goes on with, though nobody waits for it.
+async fn runs_again(service: &Daemon, chat: &CreateParams) {
+    eventually("it runs", || async {
+        let found = service.get(chat).await.expect("it was promised");
+        (found["status"] == "running").then_some(())
+    })
+    .await;
 }
 
 /// Paused or not: what counts is what the engine did, also if nobody could be told.
