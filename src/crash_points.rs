@@ -32,8 +32,9 @@ const LOG: &str = "SANDBOXD_CRASH_LOG";
 const FROM: &str = "SANDBOXD_CRASH_FROM";
 
 /// Every call of a port that acts on the world or depends on what it holds. A probe only asks a sandbox.
-const EFFECTS: [&str; 18] = [
+const EFFECTS: [&str; 23] = [
     "directories.prepare",
+    "engine.commit",
     "engine.create",
     "engine.ensure_network",
     "engine.has_image",
@@ -43,11 +44,10 @@ const EFFECTS: [&str; 18] = [
     "engine.log_tail",
     "engine.pause",
     "engine.remove",
-    "engine.commit",
+    "engine.remove_drafts",
+    "engine.remove_snapshot",
     "engine.snapshot",
     "engine.snapshots",
-    "engine.remove_snapshot",
-    "engine.remove_drafts",
     "engine.start",
     "engine.stop",
     "engine.unpause",

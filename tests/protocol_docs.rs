@@ -27,8 +27,9 @@ use tokio::io::AsyncWriteExt;
 const DOCUMENT: &str = include_str!("../docs/protocol.md");
 
 /// What differs from one run to the next: only its type is compared.
-const VOLATILE: [&str; 26] = [
+const VOLATILE: [&str; 27] = [
     "session_id",
+    "snapshot_id",
     "container_id",
     "ip",
     "created_at",
@@ -176,7 +177,7 @@ impl Player<'_> {
         if let Some(volume) = request.pointer_mut("/params/volume_host_path") {
             *volume = json!(self.volume);
         }
-        for name in ["lease_id", "command_id"] {
+        for name in ["lease_id", "command_id", "snapshot_id"] {
             if let Some(id) = request.pointer_mut(&format!("/params/{name}"))
                 && let Some((_, real)) = self.ids.iter().find(|(documented, _)| documented == id)
             {
@@ -200,7 +201,7 @@ impl Player<'_> {
         };
         shorten(&mut heard, documented);
         assert_alike("", documented, &heard);
-        for path in ["/result/lease_id", "/result/command_id", "/params/command_id"] {
+        for path in ["/result/lease_id", "/result/command_id", "/result/snapshot_id", "/params/command_id"] {
             self.ids.extend(documented.pointer(path).cloned().zip(heard.pointer(path).cloned()));
         }
     }
@@ -352,6 +353,7 @@ async fn the_documented_parameters_are_those_of_the_code() {
 fn the_documented_results_are_those_of_the_examples() {
     const FIELDS: &str = "| field | type | meaning |";
     let of_a_sandbox = first_column(&table(section("## A sandbox"), FIELDS));
+    let of_a_snapshot = first_column(&table(section("## A snapshot"), FIELDS));
     let of_a_file = first_column(&table(section("### A file"), FIELDS));
     let of_a_command = table(method_section(Method::SandboxCommands), "| of a command | type | meaning |");
     let of_a_command = first_column(&of_a_command);
@@ -361,6 +363,9 @@ fn the_documented_results_are_those_of_the_examples() {
         let mut documented = first_column(&table(section, FIELDS));
         if section.contains("**Result**: [a sandbox](#a-sandbox)") {
             documented.extend(of_a_sandbox.clone());
+        }
+        if section.contains("**Result**: [a snapshot](#a-snapshot)") {
+            documented.extend(of_a_snapshot.clone());
         }
         if section.contains("**Result**: [a file](#a-file)") {
             documented.extend(of_a_file.clone());
@@ -373,7 +378,13 @@ fn the_documented_results_are_those_of_the_examples() {
         if !results.is_empty() {
             assert_covers(&documented, &results);
         }
-        for (list, documented) in [("sandboxes", &of_a_sandbox), ("files", &named), ("commands", &of_a_command)] {
+        let lists = [
+            ("sandboxes", &of_a_sandbox),
+            ("snapshots", &of_a_snapshot),
+            ("files", &named),
+            ("commands", &of_a_command),
+        ];
+        for (list, documented) in lists {
             for item in results.iter().filter_map(|result| result.get(list)?.as_array()).flatten() {
                 assert_covers(documented, std::slice::from_ref(item));
             }
@@ -437,7 +448,7 @@ fn the_documented_words_are_those_of_the_code() {
 
     let create = table(method_section(Method::SandboxCreate), "| field | type | meaning |");
     let in_quotes = |row: &[String]| quoted(&row[2]).iter().map(|word| word.trim_matches('"').to_owned()).collect();
-    let outcomes = [Outcome::Created, Outcome::Reused, Outcome::Replaced].map(Outcome::as_str);
+    let outcomes = [Outcome::Created, Outcome::Reused, Outcome::Replaced, Outcome::Restored].map(Outcome::as_str);
     assert_eq!(words(outcomes), in_quotes(&create[0]));
     assert_eq!(words([Launch::Cold, Launch::None].map(Launch::as_str)), in_quotes(&create[1]));
 }
@@ -462,6 +473,8 @@ fn the_documented_limits_are_those_of_the_code() {
         ("## Types", format!("at most {} (a year)", MAX_DURATION.as_secs())),
         ("### `sandbox.list`", format!("| {DEFAULT_PAGE} |")),
         ("### `sandbox.list`", format!("from 1 to {MAX_PAGE} |")),
+        ("### `snapshot.list`", format!("| {DEFAULT_PAGE} |")),
+        ("### `snapshot.list`", format!("from 1 to {MAX_PAGE} |")),
         ("### `sandbox.exec`", format!("at most {MAX_ARGUMENTS} bytes |")),
         ("### `sandbox.exec`", format!("| {DEFAULT_OUTPUT} | bytes that are told")),
         ("### `sandbox.exec`", format!("at most {MAX_OUTPUT} unless")),
@@ -564,6 +577,7 @@ fn every_error() -> Vec<Error> {
         SandboxError::NotRunning { chat, status: Status::Failed },
         SandboxError::NoSuchLease { chat, lease: LeaseId::random() },
         SandboxError::TooManyLeases { chat, limit: 64 },
+        SandboxError::SnapshotFailed { chat, error: refused() },
         SandboxError::NotSaved { chat, error: NotSaved("full".into()) },
         SandboxError::Unknown { chat, error: refused() },
         SandboxError::Recovering { chat, retry_after: Duration::from_secs(1) },
@@ -574,6 +588,8 @@ fn every_error() -> Vec<Error> {
     let of_the_server = [
         Error::invalid_params("ttl", "no"),
         Kind::SandboxNotFound.error("").with("chat_id", "c"),
+        Kind::SnapshotNotFound.error("").with("snapshot_id", "s"),
+        Kind::SnapshotInUse.error("").with("snapshot_id", "s"),
         Kind::LineTooLong.error("").with("limit", 1),
         Kind::TooManyConnections.error("").with("limit", 1),
         Kind::ShuttingDown.error("").with("command_id", 1),

@@ -153,8 +153,8 @@ async fn nothing_that_was_said_to_the_sandbox_alone_is_in_its_snapshot() {
     assert!(contains(&saved, "PATH=/bin"));
     let history = asked_of_the_engine(&format!("/images/{image}/history")).await;
     let session = created["session_id"].as_str().expect("a session");
-    let secret = std::fs::read_to_string(service.path("state").join("sandboxes").join(session).join("secret"));
-    let secret = secret.expect("a secret").trim().to_owned();
+    let secret = std::fs::read(service.path("state").join("sandboxes").join(session).join("secret")).expect("a secret");
+    let secret: String = secret.iter().map(|byte| format!("{byte:02x}")).collect();
     for (name, bytes) in [("inspection", &inspected), ("archive", &saved), ("history", &history)] {
         for told in ["t0ken", "FROM_REQUEST", "FROM_PROFILE", "SANDBOXD_INIT_SECRET", "sandboxd.managed", &secret] {
             assert!(!contains(bytes, told), "{told} is in the {name}");

@@ -68,7 +68,8 @@ pub(super) fn is_already_there(error: &Error) -> bool {
 
 /// A container is made of what should be removed.
 pub(super) fn is_in_use(error: &Error) -> bool {
-    refusal(error).is_some_and(|(status, message)| status == 409 && message.contains("being used by"))
+    let using = |message: &str| message.contains("is using its") || message.contains("being used by");
+    refusal(error).is_some_and(|(status, message)| status == 409 && using(&message))
 }
 
 /// What the engine, or the system on the way to it, said.
