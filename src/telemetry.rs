@@ -68,6 +68,8 @@ fn describe() {
     describe_counter!("sandboxd_delete_total", "Answered deletes by result");
     describe_counter!("sandboxd_transitions_total", "Changes of a sandbox's status, by new status and reason");
     describe_counter!("sandboxd_expiries_total", "Sandboxes whose end came, by reason");
+    describe_counter!("sandboxd_snapshots_total", "Snapshots that were taken or could not be, by outcome");
+    describe_counter!("sandboxd_snapshots_removed_total", "Snapshots that were removed, by reason");
     describe_gauge!("sandboxd_owed_tear_downs", "Removals that have failed and are not made up for yet");
     describe_counter!("sandboxd_owed_tear_down_retries_total", "Removals that failed and are tried again");
     describe_counter!("sandboxd_actor_restarts_total", "Actors that failed and were started again");

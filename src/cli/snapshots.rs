@@ -38,7 +38,7 @@ pub(super) async fn list(service: &Service, chat: Option<&str>, all: bool) -> Re
     if all {
         let Page { mut snapshots, mut next } = parsed(&shown)?;
         while !next.is_null() {
-            let more: Page = parsed(&*page(&next).await?)?;
+            let more: Page = parsed(&page(&next).await?)?;
             snapshots.extend(more.snapshots);
             next = more.next;
         }

@@ -51,10 +51,9 @@ impl Handler {
 
 /// What a failed create is told. A snapshot may have been removed since it was looked up.
 pub(super) fn not_restored(error: SandboxError, snapshot: Option<SnapshotId>) -> Error {
+    use EngineError::ImageNotFound;
     match (&error, snapshot) {
-        (SandboxError::StartFailed { failure, .. }, Some(snapshot))
-            if matches!(failure, StartFailure::Engine(EngineError::ImageNotFound { .. })) =>
-        {
+        (SandboxError::StartFailed { failure: StartFailure::Engine(ImageNotFound { .. }), .. }, Some(snapshot)) => {
             not_found(snapshot)
         }
         _ => error.into(),

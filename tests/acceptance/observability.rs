@@ -102,6 +102,9 @@ async fn the_documented_metrics_are_those_that_are_served() {
     let service = service.stop().await.start().await;
     service.created(&chat).await;
     service.refused(&service.new_chat().with("profile", "broken")).await;
+    let snapshot = service.call("sandbox.snapshot", json!({ "chat_id": chat.chat_id() })).await.expect("taken");
+    let snapshot = json!({ "snapshot_id": snapshot["snapshot_id"] });
+    service.call("snapshot.delete", snapshot).await.expect("deleted");
     service.delete(&chat).await.expect("deleted");
     let served = eventually("everything has been counted", || async {
         let metrics = Metrics::of(&service).await;

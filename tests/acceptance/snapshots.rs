@@ -83,7 +83,7 @@ async fn what_was_written_outside_the_mounts_is_restored() {
     assert_eq!((&first["chat_id"], &first["session_id"]), (&created["chat_id"], &created["session_id"]));
     assert_eq!(first["parent"], created["image"]);
     assert!(first["size_bytes"].as_u64().expect("a size") > 1_000_000, "{first}");
-    assert_eq!(service.snapshots(&chat).await, [first.clone()]);
+    assert_eq!(service.snapshots(&chat).await, std::slice::from_ref(&first));
     assert_eq!(service.get(&chat).await.expect("it goes on")["status"], "running");
     service.shell(&chat, "echo later >/srv/work/file").await;
 
@@ -340,7 +340,7 @@ async fn snapshots_are_known_to_a_service_that_has_lost_its_journal() {
         }
     }
     let service = installation.start().await;
-    assert_eq!(service.snapshots(&chat).await, [snapshot.clone()]);
+    assert_eq!(service.snapshots(&chat).await, std::slice::from_ref(&snapshot));
     let found = service.get(&chat).await.expect("adopted");
     assert_eq!(found["snapshot_id"], snapshot["snapshot_id"]);
 }
