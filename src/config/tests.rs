@@ -109,6 +109,7 @@ fn every_wrong_type_in_the_file_names_the_key_and_the_line() {
         "engine.network_isolated",
         "profiles.default.read_only_root",
         "profiles.default.init",
+        "profiles.default.snapshot_on_delete",
         "profiles.default.languages.python.stdin",
         "profiles.default.languages.sh.stdin",
     ];
@@ -233,7 +234,9 @@ fn values_out_of_range_are_refused() {
         "profiles.default.user = 'root'",
         "profiles.default.image = ''",
         "profiles.default.image = '--privileged'",
-        "profiles.default.on_expire = 'snapshot'",
+        "profiles.default.on_expire = 'keep'",
+        "snapshots.keep = 0",
+        "snapshots.max_age = '0s'",
         "profiles.default.restart = 'always'",
         "profiles.default.capabilities = ['ALL']",
         "profiles.default.readiness.path = 'health'",

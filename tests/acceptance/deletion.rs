@@ -12,15 +12,17 @@ async fn delete_removes_and_says_so_once() {
     let service = Daemon::start("profiles.default.network = 'none'").await;
     let chat = service.new_chat();
     let never = service.delete(&chat).await.expect("answered");
-    assert_eq!(
-        never,
-        json!({ "chat_id": chat.chat_id(), "result": "not_found", "session_id": null, "container_id": null })
-    );
+    let nothing = json!({
+        "chat_id": chat.chat_id(), "result": "not_found", "session_id": null, "container_id": null, "snapshot_id": null,
+    });
+    assert_eq!(never, nothing);
     let created = service.created(&chat).await;
     let deleted = service.delete(&chat).await.expect("deleted");
     let (session, container) = (&created["session_id"], &created["container_id"]);
-    let expected =
-        json!({ "chat_id": chat.chat_id(), "result": "deleted", "session_id": session, "container_id": container });
+    let expected = json!({
+        "chat_id": chat.chat_id(), "result": "deleted", "session_id": session, "container_id": container,
+        "snapshot_id": null,
+    });
     assert_eq!(deleted, expected);
     assert_eq!(service.containers().await.count().await, 0);
     assert_eq!(service.delete(&chat).await.expect("answered"), never);

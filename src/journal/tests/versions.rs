@@ -39,7 +39,7 @@ fn a_journal_of_the_first_version_keeps_what_held_its_sandboxes() {
     let held = Sandbox { held_until: Some(moment(60)), ..sandbox(1, 1) };
     place.opened().commit(&[Entry::Save(Box::new(held.clone()))]).unwrap();
     let connection = Connection::open(&place.file).unwrap();
-    connection.execute_batch("ALTER TABLE sandboxes DROP COLUMN leases; PRAGMA user_version = 1").unwrap();
+    connection.execute_batch("ALTER TABLE sandboxes DROP COLUMN leases; ALTER TABLE sandboxes DROP COLUMN snapshot; PRAGMA user_version = 1").unwrap();
     drop(connection);
     assert_eq!(sandboxes(&mut place.opened()), [held]);
 }
