@@ -282,9 +282,9 @@ impl Lifecycle {
             DeleteWork::Cancel => {
                 if let Phase::Creating(creating) = &mut self.phase
                     && let Origin::Restart { waiting, .. } = &mut creating.origin
-                    && keeps
+                    && (keeps || waiting.iter().any(|request| matches!(request, Request::Delete { .. })))
                 {
-                    // What is started again is there already.
+                    // What is started again is there already, and is kept first if anybody wants that.
                     return waiting.push(Request::Delete { waiter, snapshot });
                 }
                 self.cancel_launch();

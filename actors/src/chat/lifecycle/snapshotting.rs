@@ -143,9 +143,11 @@ impl Lifecycle {
         }
     }
 
+    /// Where it belongs by its number: a create may have waited for a look at the sandbox before, and come first.
     pub(super) fn wait_for_commit(&mut self, request: Request) {
         let committing = self.committing.as_mut().expect("it was seen to be under way");
-        committing.waiting.push(request);
+        let place = committing.waiting.partition_point(|other| other.waiter() < request.waiter());
+        committing.waiting.insert(place, request);
     }
 
     pub(super) fn committed(

@@ -183,6 +183,14 @@ impl World {
             // The end of the stop that is under way decides.
             Phase::Running(running) if running.stopping.is_some_and(|stopping| stopping.is_under_way()) => return,
             Phase::Running(running) if running.stopping.is_some() => Timestamp::MAX_UTC,
+            // One at its end that is to be kept waits for the pause under way, whose end sets the deadline again.
+            Phase::Running(running)
+                if running.switching.is_some()
+                    && self.lifecycle.is_kept_at_its_end()
+                    && self.now >= running.sandbox.absolute_end() =>
+            {
+                return;
+            }
             // One that is to be paused stays until it is, or until its absolute end.
             Phase::Running(running) if running.switching.is_some() || running.pause_again_at.is_some() => {
                 running.sandbox.absolute_end()
