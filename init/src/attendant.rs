@@ -3,12 +3,13 @@
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsString;
 use std::io;
+use std::os::unix::ffi::OsStringExt;
 use std::process::ExitCode;
 use std::time::Instant;
 
 use rustix::io::Errno;
-use rustix::process::{Pid, WaitOptions, kill_process, wait};
-use sandbox_init::codec::decode;
+use rustix::process::{WaitOptions, kill_process, wait};
+use sandbox_init::codec::{Bytes, decode};
 use sandbox_init::wire::{Control, Event, Kind, Request, Run};
 
 use crate::channel::{Filled, read_some};
@@ -16,7 +17,7 @@ use crate::command::Command;
 use crate::conversation::{Conversation, Role, request};
 use crate::link::{Address, Link};
 use crate::poll::{Interest, Poll, Token, Watched};
-use crate::program::{self, InitError};
+use crate::program::{self, InitError, Program};
 use crate::signals::{Arrived, Signals};
 
 /// Commands that ended while nobody listened are remembered, the last ones.
@@ -26,11 +27,13 @@ const REMEMBERED: usize = 64;
 const TOLD: usize = 256;
 
 /// Runs until the program ends, or, without one, until told to.
-pub(crate) fn run(address: Option<Address>, arguments: Vec<OsString>) -> Result<ExitCode, InitError> {
+pub(crate) fn run(address: Option<Address>, mut program: Program) -> Result<ExitCode, InitError> {
     let mut poll = Poll::new()?;
     let signals = Signals::catch()?;
     let caught = poll.watch(signals.descriptor()?, Interest::READ)?;
-    let program = program::start(&arguments)?;
+    if !program.waits() {
+        program.start()?;
+    }
     let link = address.map(Link::new);
     let (conversations, commands, owners, leftovers) = Default::default();
     let attendant = Attendant { poll, signals, caught, program, link, conversations, commands, owners, leftovers };
@@ -42,7 +45,7 @@ struct Attendant {
     poll: Poll,
     signals: Signals,
     caught: Watched,
-    program: Option<Pid>,
+    program: Program,
     link: Option<Link>,
     conversations: HashMap<Token, Conversation>,
     commands: BTreeMap<u64, Command>,
@@ -84,7 +87,7 @@ impl Attendant {
 
     fn heed_signals(&mut self) -> Option<ExitCode> {
         for arrived in self.signals.arrived() {
-            match (arrived, self.program) {
+            match (arrived, self.program.process()) {
                 (Arrived::ChildEnded, _) => {
                     if let Some(code) = self.reap() {
                         return Some(code);
@@ -107,7 +110,7 @@ impl Attendant {
     fn reap(&mut self) -> Option<ExitCode> {
         while let Ok(Some((pid, status))) = wait(WaitOptions::NOHANG) {
             let how = program::how(status);
-            if Some(pid) == self.program {
+            if Some(pid) == self.program.process() {
                 return Some(program::exit_code(&how));
             }
             let running =
@@ -229,6 +232,16 @@ impl Attendant {
                 }
                 None => conversation.fail(Errno::SRCH),
             },
+            Request::Bind { environment } => {
+                let text = |Bytes(bytes)| OsString::from_vec(bytes);
+                let environment = environment.into_iter().map(|(name, value)| (text(name), text(value))).collect();
+                match self.program.bind(environment) {
+                    Ok(()) => conversation.close_with(&Event::Done {}),
+                    Err(error) => conversation.fail(error),
+                }
+            }
+            Request::Waiting {} if self.program.waits() => conversation.close_with(&Event::Done {}),
+            Request::Waiting {} => conversation.fail(Errno::EXIST),
             // The conversation has dealt with the others.
             _ => conversation.fail(Errno::NOSYS),
         }
@@ -239,7 +252,7 @@ impl Attendant {
         if self.commands.contains_key(&id) {
             return conversation.fail(Errno::EXIST);
         }
-        match Command::start(&mut self.poll, run) {
+        match Command::start(&mut self.poll, &self.program, run) {
             Ok(command) => {
                 self.owners.extend(command.tokens().into_iter().map(|token| (token, id)));
                 self.commands.insert(id, command);

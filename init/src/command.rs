@@ -17,8 +17,9 @@ use sandbox_init::wire::{COMMAND_VARIABLE, CommandFacts, Ending, How, Kind, Run,
 
 use crate::channel::{Channel, Filled, read_some};
 use crate::poll::{Interest, Poll, Token, Watched};
+use crate::program::{self, Program};
 use crate::retained::Retained;
-use crate::{program, survivors, terminal};
+use crate::{survivors, terminal};
 
 /// As much as the system gives everybody; larger pipes mean fewer turns.
 const PIPE_SIZE: usize = 1024 * 1024;
@@ -69,11 +70,11 @@ struct Input {
 }
 
 impl Command {
-    pub(crate) fn start(poll: &mut Poll, run: Run) -> io::Result<Self> {
+    pub(crate) fn start(poll: &mut Poll, program: &Program, run: Run) -> io::Result<Self> {
         let Run { id, arguments, environment, directory, timeout, terminal, input, .. } = run;
         let text = |bytes: &Bytes| OsString::from_vec(bytes.0.clone());
         let (name, rest) = arguments.split_first().ok_or_else(|| io::Error::other("a command needs a name"))?;
-        let mut command = program::prepare(&text(name));
+        let mut command = program.prepare(&text(name));
         command.args(rest.iter().map(text));
         command.envs(environment.iter().map(|(name, value)| (text(name), text(value))));
         command.env(COMMAND_VARIABLE, survivors::mark(id));

@@ -1,7 +1,7 @@
 //! sandbox-init: the first process of a sandbox.
 //!
 //! `sandbox-init [PROGRAM [ARGUMENT...]]` starts the image's own program, hands on the signals it gets, reaps what nobody
-//! else waits for, and exits as the program does. Beside it, it does what the service asks for: see
+//! else waits for, and exits as the program does. Told to wait, it starts the program once it is bound. Beside it, it does what the service asks for: see
 //! [`sandbox_init::wire`]. Without a program it only does that.
 //!
 //! One thread, one `epoll`: however many processes the sandbox has used up, what needs no new one still works. The service
@@ -24,13 +24,16 @@ mod usage;
 
 use std::process::ExitCode;
 
+use program::Program;
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
-use sandbox_init::wire::{SECRET_VARIABLE, SOCKET_VARIABLE};
+use sandbox_init::wire::{SECRET_VARIABLE, SOCKET_VARIABLE, WAIT_VARIABLE};
 
 fn main() -> ExitCode {
     // Nobody in the sandbox reads the secret or the descriptors of this process, or traces it.
     let _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);
-    match attendant::run(link::Address::from_environment(), std::env::args_os().skip(1).collect()) {
+    let waits = std::env::var_os(WAIT_VARIABLE).is_some();
+    let program = Program::new(std::env::args_os().skip(1).collect(), waits);
+    match attendant::run(link::Address::from_environment(), program) {
         Ok(code) => code,
         Err(error) => {
             eprintln!("sandbox-init: {error}");
@@ -40,4 +43,4 @@ fn main() -> ExitCode {
 }
 
 /// What this process was told in its environment and nobody else is.
-pub(crate) const OWN_VARIABLES: [&str; 2] = [SECRET_VARIABLE, SOCKET_VARIABLE];
+pub(crate) const OWN_VARIABLES: [&str; 3] = [SECRET_VARIABLE, SOCKET_VARIABLE, WAIT_VARIABLE];

@@ -5,6 +5,7 @@ use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 
+use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitStatus};
 use sandbox_init::wire::How;
 
@@ -29,20 +30,62 @@ impl InitError {
     }
 }
 
-/// In a process group of its own, without what only init is to know.
-pub(crate) fn prepare(program: &OsString) -> Command {
-    let mut command = Command::new(program);
-    for variable in OWN_VARIABLES {
-        command.env_remove(variable);
-    }
-    command
+/// What the image starts, and the environment it and every command get.
+#[derive(Debug)]
+pub(crate) struct Program {
+    arguments: Vec<OsString>,
+    /// On top of this process's own.
+    environment: Vec<(OsString, OsString)>,
+    /// Nothing is started before the sandbox is somebody's.
+    waits: bool,
+    process: Option<Pid>,
 }
 
-pub(crate) fn start(arguments: &[OsString]) -> Result<Option<Pid>, InitError> {
-    let Some((program, arguments)) = arguments.split_first() else { return Ok(None) };
-    let started = prepare(program).args(arguments).process_group(0).spawn();
-    let child = started.map_err(|error| InitError::Program { program: program.clone(), error })?;
-    Ok(Some(pid_of(&child)))
+impl Program {
+    pub(crate) fn new(arguments: Vec<OsString>, waits: bool) -> Self {
+        Self { arguments, environment: Vec::new(), waits, process: None }
+    }
+
+    pub(crate) fn waits(&self) -> bool {
+        self.waits
+    }
+
+    /// Absent before it was started, and where the image has none.
+    pub(crate) fn process(&self) -> Option<Pid> {
+        self.process
+    }
+
+    /// Without what only init is to know.
+    pub(crate) fn prepare(&self, program: &OsString) -> Command {
+        let mut command = Command::new(program);
+        command.envs(self.environment.iter().map(|(name, value)| (name, value)));
+        for variable in OWN_VARIABLES {
+            command.env_remove(variable);
+        }
+        command
+    }
+
+    /// In a process group of its own.
+    pub(crate) fn start(&mut self) -> Result<(), InitError> {
+        if let Some((program, arguments)) = self.arguments.split_first() {
+            let started = self.prepare(program).args(arguments).process_group(0).spawn();
+            let child = started.map_err(|error| InitError::Program { program: program.clone(), error })?;
+            self.process = Some(pid_of(&child));
+        }
+        Ok(())
+    }
+
+    /// Ends the wait. It is over also if the program does not start, for the sandbox is somebody's by now.
+    pub(crate) fn bind(&mut self, environment: Vec<(OsString, OsString)>) -> Result<(), InitError> {
+        if !std::mem::replace(&mut self.waits, false) {
+            return Err(InitError::System(Errno::EXIST.into()));
+        }
+        self.environment = environment;
+        // What was mounted at the working directory meanwhile is found by its name only.
+        let here = std::env::current_dir()?;
+        std::env::set_current_dir(here)?;
+        self.start()
+    }
 }
 
 pub(crate) fn pid_of(child: &std::process::Child) -> Pid {
@@ -69,4 +112,14 @@ pub(crate) fn exit_code(how: &How) -> ExitCode {
 pub(crate) fn told_to_end(signal: Signal) -> Option<ExitCode> {
     let ends = [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT].contains(&signal);
     ends.then(|| exit_code(&How::Signal { signal: signal.as_raw() }))
+}
+
+impl From<InitError> for io::Error {
+    fn from(error: InitError) -> Self {
+        match error {
+            InitError::System(error) => error,
+            // What the system said is what the service goes by.
+            InitError::Program { error, .. } => error,
+        }
+    }
 }

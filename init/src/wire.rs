@@ -38,6 +38,9 @@ pub const SECRET_VARIABLE: &str = "SANDBOXD_INIT_SECRET";
 /// The path of the service's socket in the sandbox.
 pub const SOCKET_VARIABLE: &str = "SANDBOXD_INIT_SOCKET";
 
+/// Set in the environment of an init that is to start nothing before it is bound; see [`Request::Bind`].
+pub const WAIT_VARIABLE: &str = "SANDBOXD_INIT_WAIT";
+
 /// In the environment of every command and of all that it starts: finds what ran away from its process group.
 pub const COMMAND_VARIABLE: &str = "SANDBOXD_COMMAND";
 
@@ -150,6 +153,11 @@ messages! {
         ReadTree { path: Bytes, } = 15,
         /// Puts what is in an archive into a directory.
         WriteTree { path: Bytes, parents: bool, } = 16,
+        /// To an init that waits: starts the program, with this on top of the sandbox's own environment, of which it is
+        /// part from now on.
+        Bind { environment: Vec<(Bytes, Bytes)>, } = 17,
+        /// Whether init waits to be bound; it is an error if it does not.
+        Waiting {} = 18,
     }
 
     /// From the service, to a command that is attached.

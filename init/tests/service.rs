@@ -11,6 +11,7 @@ use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg}
 use sandbox_init::codec::{Bytes, Value, decode};
 use sandbox_init::wire::{
     self, Control, Event, FileKind, HEADER, Hello, How, Kind, Request, Run, SECRET_VARIABLE, SOCKET_VARIABLE, Size,
+    WAIT_VARIABLE,
 };
 
 struct Init {
@@ -22,16 +23,24 @@ struct Init {
 
 impl Init {
     fn with_program(program: &[&str]) -> Self {
+        Self::started(program, |_| ())
+    }
+
+    /// One that starts nothing before it is bound.
+    fn waiting(program: &[&str]) -> Self {
+        Self::started(program, |command| {
+            command.env(WAIT_VARIABLE, "1");
+        })
+    }
+
+    fn started(program: &[&str], change: impl FnOnce(&mut Command)) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let socket = directory.path().join("socket");
         let listener = UnixListener::bind(&socket).unwrap();
-        let process = Command::new(env!("CARGO_BIN_EXE_sandbox-init"))
-            .args(program)
-            .env(SECRET_VARIABLE, "ab".repeat(32))
-            .env(SOCKET_VARIABLE, &socket)
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_sandbox-init"));
+        command.args(program).env(SECRET_VARIABLE, "ab".repeat(32)).env(SOCKET_VARIABLE, &socket);
+        change(&mut command);
+        let process = command.stdout(Stdio::piped()).spawn().unwrap();
         let link = accept(&listener);
         Self { process, listener, link, directory }
     }
@@ -449,4 +458,26 @@ fn a_tree_is_read_and_written_beside_what_else_is_asked() {
     assert_eq!(hostile.until_closed().failure(), (0, "this is no tar archive, or a damaged one".to_owned()));
     let missing = init.ask(Request::ReadTree { path: init.path("from/d/large") }).until_closed();
     assert_eq!(missing.failure().0, rustix::io::Errno::NOTDIR.raw_os_error());
+}
+
+#[test]
+fn an_init_that_waits_starts_its_program_once_it_is_bound_and_only_once() {
+    let mut init = Init::waiting(&["sh", "-c", "echo $OWN $SANDBOXD_INIT_WAIT; exec sleep 100"]);
+    assert_eq!(init.ask(Request::Waiting {}).event(), Event::Done {});
+    let environment = vec![("OWN".into(), "chat's".into())];
+    assert_eq!(init.ask(Request::Bind { environment }).event(), Event::Done {});
+    let mut said = [0; 7];
+    init.process.stdout.as_mut().unwrap().read_exact(&mut said).unwrap();
+    assert_eq!(&said, b"chat's\n");
+    assert_eq!(init.shell(2, "echo $OWN").until_closed().stdout, b"chat's\n", "commands have it too");
+    let exist = rustix::io::Errno::EXIST.raw_os_error();
+    assert_eq!(init.ask(Request::Waiting {}).until_closed().failure().0, exist);
+    assert_eq!(init.ask(Request::Bind { environment: vec![] }).until_closed().failure().0, exist);
+}
+
+#[test]
+fn a_program_that_cannot_be_started_is_told_to_whoever_binds() {
+    let init = Init::waiting(&["/no/such/program"]);
+    let told = init.ask(Request::Bind { environment: vec![] }).until_closed();
+    assert_eq!(told.failure().0, rustix::io::Errno::NOENT.raw_os_error());
 }
