@@ -122,6 +122,16 @@ async fn execute(arguments: &Arguments) -> Result<(Exit, String), Trouble> {
             let sandbox = service.call("sandbox.release", params).await?;
             Ok((Exit::Done, service.show(&sandbox, tables::sandbox)?))
         }
+        Command::Pools => {
+            let pools = service.call("pool.status", json!({})).await?;
+            Ok((Exit::Done, service.show(&pools, tables::pools)?))
+        }
+        Command::Hint { profile, chat, ttl } => {
+            let ttl = ttl.map(|ttl| ttl.as_secs_f64());
+            let params = json!({ "profile": profile, "chat_id": chat, "ttl": ttl });
+            let hinted = service.call("sandbox.hint", params).await?;
+            Ok((Exit::Done, service.show(&hinted, tables::fields)?))
+        }
         Command::Events { after, chat } => {
             let params = json!({ "after": after, "chat_id": chat });
             following::events(&service.client, params, service.json).await?;

@@ -32,13 +32,14 @@ const LOG: &str = "SANDBOXD_CRASH_LOG";
 const FROM: &str = "SANDBOXD_CRASH_FROM";
 
 /// Every call of a port that acts on the world or depends on what it holds. A probe only asks a sandbox.
-const EFFECTS: [&str; 23] = [
+const EFFECTS: [&str; 30] = [
     "directories.prepare",
     "engine.commit",
     "engine.create",
     "engine.ensure_network",
     "engine.has_image",
     "engine.identify",
+    "engine.image_id",
     "engine.inspect",
     "engine.list",
     "engine.log_tail",
@@ -46,6 +47,7 @@ const EFFECTS: [&str; 23] = [
     "engine.remove",
     "engine.remove_drafts",
     "engine.remove_snapshot",
+    "engine.rename",
     "engine.snapshot",
     "engine.snapshots",
     "engine.start",
@@ -56,6 +58,11 @@ const EFFECTS: [&str; 23] = [
     "journal.events",
     "journal.load",
     "journal.sandbox",
+    "slots.bind",
+    "slots.clear",
+    "slots.furnish",
+    "slots.remember",
+    "slots.take",
 ];
 
 #[derive(Debug, thiserror::Error)]
@@ -107,7 +114,11 @@ impl CrashPoints {
 
     /// The same world, with a boundary around what is not of the outside.
     pub fn around_world(self: &Arc<Self>, world: World) -> World {
-        World { directories: ports::directories(self, world.directories), ..world }
+        World {
+            directories: ports::directories(self, world.directories),
+            slots: ports::slots(self, world.slots),
+            ..world
+        }
     }
 
     fn pass(&self, side: Side, effect: &'static str) {

@@ -6,13 +6,16 @@
 //!     secret                             by which init is recognised; not in the sandbox but in init's environment
 //!     run/                               mounted read-only as /.sandboxd/run
 //!         socket                         listened on by whichever process of the service runs
+//! <state.dir>/slots/<slot>/              the same of a sandbox that is nobody's yet; see [`slots`]
 //! ```
 //!
 //! What comes from a sandbox is untrusted: it is bounded, and names nothing on the host.
 
 pub mod conversation;
 mod interior;
+mod mounting;
 mod program;
+mod slots;
 mod stand_in;
 
 use std::collections::{HashMap, HashSet};
@@ -27,7 +30,7 @@ use sandbox_init::wire::{Request, SECRET_VARIABLE, SOCKET_VARIABLE};
 use sandboxd_actors::container::Mount;
 use sandboxd_actors::directories::DirectoryError;
 use sandboxd_actors::host_path::HostPath;
-use sandboxd_actors::ids::SessionId;
+use sandboxd_actors::ids::{SessionId, SlotId};
 use sandboxd_actors::interior::{Furnishing, Interiors};
 
 use conversation::Conversation;
@@ -46,61 +49,94 @@ pub trait Entrance: Send + Sync + 'static {
     async fn converse(&self, request: &Request) -> Result<Conversation, Unreachable>;
 }
 
-/// Those of the sandboxes that this service has made, by their session.
+/// Those of the sandboxes and slots that this service has made.
 #[derive(Debug)]
 pub struct InteriorsOnDisk {
     program: HostPath,
     sandboxes: PathBuf,
+    slots: PathBuf,
     /// Of an earlier run, and not looked at since.
-    inherited: Mutex<Vec<SessionId>>,
+    inherited: Mutex<Vec<Place>>,
     /// Which sockets are listened on; a sandbox's life is decided elsewhere.
-    open: Mutex<HashMap<SessionId, Arc<Interior>>>,
+    open: Mutex<HashMap<Place, Arc<Interior>>>,
+}
+
+/// Whose inside it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Place {
+    Session(SessionId),
+    /// Nobody's yet.
+    Slot(SlotId),
 }
 
 impl InteriorsOnDisk {
-    /// Lays out the program, and listens for the sandboxes of an earlier run.
+    /// Lays out the program, and listens for the sandboxes and slots of an earlier run.
     pub fn open(state: &Path) -> io::Result<Self> {
         let program = program::lay_out(&state.join("init"))?;
-        let sandboxes = state.join("sandboxes");
-        DirBuilder::new().recursive(true).mode(0o700).create(&sandboxes)?;
-        let inherited = sessions(&sandboxes)?;
-        let interiors = Self { program, sandboxes, inherited: Mutex::new(inherited.clone()), open: Mutex::default() };
-        for session in inherited {
-            if let Err(error) = interiors.resume(session) {
-                tracing::warn!(session.id = %session, %error, "the inside of a sandbox cannot be reached");
+        let (sandboxes, slots) = (state.join("sandboxes"), state.join("slots"));
+        for directory in [&sandboxes, &slots] {
+            DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
+        }
+        let sessions = directories_in(&sandboxes)?.filter_map(|name| Some(Place::Session(name.parse().ok()?)));
+        let kept = directories_in(&slots)?.filter_map(|name| Some(Place::Slot(name.parse().ok()?)));
+        let inherited: Vec<Place> = sessions.chain(kept).collect();
+        let interiors =
+            Self { program, sandboxes, slots, inherited: Mutex::new(inherited.clone()), open: Mutex::default() };
+        for place in inherited {
+            if let Err(error) = interiors.resume(place) {
+                tracing::warn!(?place, %error, "the inside of a sandbox cannot be reached");
             }
         }
         Ok(interiors)
     }
 
     pub fn of(&self, session: SessionId) -> Option<Arc<Interior>> {
-        self.state().get(&session).cloned()
+        self.at(Place::Session(session))
     }
 
     /// Clears away what an earlier run left of other sessions than these.
     pub fn retain(&self, sessions: &HashSet<SessionId>) {
-        let inherited = std::mem::take(&mut *self.inherited.lock().unwrap_or_else(PoisonError::into_inner));
-        for session in inherited.into_iter().filter(|session| !sessions.contains(session)) {
-            self.clear(session);
+        for place in self.take_inherited(|place| matches!(place, Place::Session(_))) {
+            match place {
+                Place::Session(session) if !sessions.contains(&session) => Interiors::clear(self, session),
+                _ => {}
+            }
         }
+        // Of slots that were theirs, or never became anybody's, a link is left.
+        let links = fs::read_dir(&self.slots).into_iter().flatten().flatten().map(|entry| entry.path());
+        for link in links.filter(|path| !path.exists()) {
+            let _ = fs::remove_file(link);
+        }
+    }
+
+    fn at(&self, place: Place) -> Option<Arc<Interior>> {
+        self.state().get(&place).cloned()
+    }
+
+    fn take_inherited(&self, which: impl Fn(&Place) -> bool) -> Vec<Place> {
+        let mut inherited = self.inherited.lock().unwrap_or_else(PoisonError::into_inner);
+        inherited.extract_if(.., |place| which(place)).collect()
     }
 
     fn directory(&self, session: SessionId) -> PathBuf {
         self.sandboxes.join(session.to_string())
     }
 
-    fn resume(&self, session: SessionId) -> io::Result<()> {
-        let directory = self.directory(session);
+    fn resume(&self, place: Place) -> io::Result<()> {
+        let directory = match place {
+            Place::Session(session) => self.directory(session),
+            Place::Slot(slot) => self.slots.join(slot.to_string()),
+        };
         let secret = Secret::read(&directory.join("secret"))?;
         let interior = Interior::listen(&directory.join("run"), secret)?;
-        self.state().insert(session, Arc::new(interior));
+        self.state().insert(place, Arc::new(interior));
         Ok(())
     }
 
-    fn prepare(&self, session: SessionId) -> io::Result<Furnishing> {
-        let directory = self.directory(session);
+    /// A new directory, with all that goes into a sandbox.
+    fn lay_out(&self, directory: &Path) -> io::Result<(Furnishing, Interior)> {
         let run = directory.join("run");
-        DirBuilder::new().mode(0o700).create(&directory)?;
+        DirBuilder::new().mode(0o700).create(directory)?;
         DirBuilder::new().mode(0o755).create(&run)?;
         // Whatever the mask is, the sandbox's user has to get in; nobody else reaches this directory.
         fs::set_permissions(&run, Permissions::from_mode(0o755))?;
@@ -108,43 +144,47 @@ impl InteriorsOnDisk {
         secret.write(&directory.join("secret"))?;
         let shown = secret.to_string();
         let interior = Interior::listen(&run, secret)?;
-        self.state().insert(session, Arc::new(interior));
 
         let run = fs::canonicalize(run)?;
         let run = HostPath::from_canonical(&run).map_err(io::Error::other)?;
         let mount = |source, target: &str| Mount { source, target: target.to_owned(), read_only: true };
-        Ok(Furnishing {
+        let furnishing = Furnishing {
             entry_point: PROGRAM_INSIDE.to_owned(),
             mounts: vec![mount(self.program.clone(), PROGRAM_INSIDE), mount(run, DIRECTORY_INSIDE)],
             environment: vec![
                 (SECRET_VARIABLE.to_owned(), shown),
                 (SOCKET_VARIABLE.to_owned(), format!("{DIRECTORY_INSIDE}/{SOCKET}")),
             ],
-        })
+        };
+        Ok((furnishing, interior))
     }
 
-    fn state(&self) -> MutexGuard<'_, HashMap<SessionId, Arc<Interior>>> {
+    fn state(&self) -> MutexGuard<'_, HashMap<Place, Arc<Interior>>> {
         // No panic can leave the map half changed.
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn sessions(directory: &Path) -> io::Result<Vec<SessionId>> {
-    let session = |entry: io::Result<fs::DirEntry>| entry.ok()?.file_name().to_str()?.parse().ok();
-    Ok(fs::read_dir(directory)?.filter_map(session).collect())
+/// The names of the directories, and of nothing else.
+fn directories_in(directory: &Path) -> io::Result<impl Iterator<Item = String>> {
+    let entries = fs::read_dir(directory)?.flatten().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+    Ok(entries.filter_map(|entry| entry.file_name().into_string().ok()))
 }
 
 #[async_trait]
 impl Interiors for InteriorsOnDisk {
     async fn furnish(&self, session: SessionId) -> Result<Option<Furnishing>, DirectoryError> {
         let path = self.directory(session);
-        self.prepare(session)
-            .map(Some)
-            .map_err(|error| DirectoryError { path: path.display().to_string(), message: error.to_string() })
+        let (furnishing, interior) = self
+            .lay_out(&path)
+            .map_err(|error| DirectoryError { path: path.display().to_string(), message: error.to_string() })?;
+        self.state().insert(Place::Session(session), Arc::new(interior));
+        Ok(Some(furnishing))
     }
 
     fn clear(&self, session: SessionId) {
-        self.state().remove(&session);
+        self.state().remove(&Place::Session(session));
+        self.forget_slot_of(session);
         match fs::remove_dir_all(self.directory(session)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 tracing::warn!(session.id = %session, %error, "the directory of an ended sandbox was not removed");

@@ -9,7 +9,9 @@ use sandboxd_actors::container::{Mount, MountPoints};
 use sandboxd_actors::environment::{Environment, InvalidVariable};
 use sandboxd_actors::host_path::{HostPath, InvalidHostPath};
 use sandboxd_actors::ids::{InvalidId, ProfileName};
-use sandboxd_actors::profile::{Limits, Network, OnExpire, Profile, Readiness, ReadinessCheck, Restart, User};
+use sandboxd_actors::profile::{
+    Limits, Network, OnExpire, PoolTargets, Profile, Readiness, ReadinessCheck, Restart, User,
+};
 
 use crate::config::{self, ReadinessKind};
 
@@ -110,6 +112,12 @@ fn convert(name: &str, configured: &config::Profile, shared_network: &str) -> Re
         restart: match configured.restart {
             config::Restart::Never => Restart::Never,
             config::Restart::OnFailure => Restart::OnFailure,
+        },
+        pool: PoolTargets {
+            size: configured.pool.size as usize,
+            spare: configured.pool.spare as usize,
+            max_age: configured.pool.max_age,
+            hints: configured.pool.hints as usize,
         },
     })
 }

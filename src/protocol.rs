@@ -11,6 +11,7 @@ pub mod inside;
 pub mod method;
 pub mod notification;
 pub mod params;
+pub mod pools;
 pub mod request;
 pub mod response;
 mod text;

@@ -18,15 +18,16 @@ use ractor::SpawnErr;
 use sandboxd_actors::chat::{Rules, TeardownLimits, World};
 use sandboxd_actors::clock::{Clock, SystemClock};
 use sandboxd_actors::engine::bounded::{Bounded, EngineLimits};
+use sandboxd_actors::engine::turns::Turns;
 use sandboxd_actors::engine::{Engine, EngineError, NetworkSpec};
 use sandboxd_actors::ids::{InstanceName, InvalidId};
+use sandboxd_actors::interior::Interiors;
 use sandboxd_actors::journal::{Journal, JournalError, JournalHandle};
 use sandboxd_actors::labels;
 use sandboxd_actors::profile::Network;
 use sandboxd_actors::reconciler::Trigger;
 use sandboxd_actors::sandboxes::{Rhythm, Sandboxes};
 use sandboxd_actors::snapshot::retention::Retention;
-use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -34,6 +35,7 @@ use crate::chat_directories::DirectoriesOnDisk;
 use crate::config::{Config, Principal};
 #[cfg(debug_assertions)]
 use crate::crash_points::CrashPoints;
+use crate::engine::claimed::ClaimedLabels;
 use crate::engine::inside::EngineInside;
 use crate::host_paths::VolumePolicy;
 use crate::instance_lock::{InstanceLock, InstanceLockError};
@@ -337,11 +339,12 @@ fn world(
     };
     Ok(World {
         instance: instance.clone(),
-        engine: Bounded::new(engine, limits),
-        engine_slots: Arc::new(Semaphore::new(config.engine.max_operations)),
+        engine: Bounded::new(ClaimedLabels::around(engine, Arc::clone(&interiors)), limits),
+        turns: Turns::new(config.engine.max_operations),
         probe: Arc::new(NetworkProbe),
         directories: Arc::new(directories),
-        interiors,
+        interiors: Arc::clone(&interiors) as Arc<dyn Interiors>,
+        slots: interiors,
         clock: Arc::new(SystemClock),
         mounts: profiles::mount_points(&config.mounts)?,
         teardown: TeardownLimits {

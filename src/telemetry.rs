@@ -92,6 +92,11 @@ fn describe() {
     describe_counter!("sandboxd_engine_events_total", "What the engine told of containers, by kind");
     describe_gauge!("sandboxd_engine_stream_connected", "Whether the engine's events are followed");
     describe_counter!("sandboxd_engine_stream_reconnects_total", "Times that the engine's events were taken up again");
+    describe_gauge!("sandboxd_pool_slots", "Slots by profile and state");
+    describe_counter!("sandboxd_pool_claims_total", "Creates that found a slot or none, and slots that were spoiled");
+    describe_counter!("sandboxd_pool_slots_started_total", "Slots that were started, by profile and result");
+    describe_counter!("sandboxd_pool_slots_retired_total", "Slots that were removed unused, by profile and reason");
+    describe_counter!("sandboxd_hints_total", "Hints by profile and what came of them");
     begin_at_zero();
 }
 
@@ -108,6 +113,7 @@ fn begin_at_zero() {
     for child in Child::ALL {
         counter!("sandboxd_actor_restarts_total", "actor" => child.as_str()).increment(0);
     }
+    counter!("sandboxd_actor_restarts_total", "actor" => "pool").increment(0);
     for reason in [Reason::Expired, Reason::Idle] {
         counter!("sandboxd_expiries_total", "reason" => reason.as_str()).increment(0);
     }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use sandboxd::engine::docker::DockerEngine;
 use sandboxd_actors::container::ContainerSpec;
-use sandboxd_actors::engine::events::{EngineEvent, EngineEvents, Happening};
+use sandboxd_actors::engine::events::{EngineEvent, EngineEvents, Happening, Whose};
 use sandboxd_actors::engine::{ContainerState, Engine, EngineError, Exit, Health, NetworkSpec, SnapshotRemoval};
 use sandboxd_actors::environment::Environment;
 use sandboxd_actors::host_path::HostPath;
@@ -269,13 +269,19 @@ async fn the_life_of_a_container_is_told_in_order() {
     let mut events = Told::by(&instance).await;
     let (chat, spec) = instance.chat_spec("exit 3");
     let id = instance.launch(&spec).await;
-    assert_eq!(events.next().await, EngineEvent { container: id.clone(), chat, what: Happening::Started });
+    assert_eq!(
+        events.next().await,
+        EngineEvent { container: id.clone(), whose: Whose::Chat(chat), what: Happening::Started }
+    );
     assert_eq!(events.next().await.what, Happening::Died);
     // A look that is made because of it must not come too early.
     let exit = Exit { code: 3, oom_killed: false };
     assert_eq!(instance.observe(&id).await.state, ContainerState::Exited(Some(exit)));
     instance.engine.remove(&id).await.unwrap();
-    assert_eq!(events.next().await, EngineEvent { container: id, chat, what: Happening::Destroyed });
+    assert_eq!(
+        events.next().await,
+        EngineEvent { container: id, whose: Whose::Chat(chat), what: Happening::Destroyed }
+    );
 }
 
 #[tokio::test]

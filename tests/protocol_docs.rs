@@ -357,6 +357,7 @@ fn the_documented_results_are_those_of_the_examples() {
     let of_a_file = first_column(&table(section("### A file"), FIELDS));
     let of_a_command = table(method_section(Method::SandboxCommands), "| of a command | type | meaning |");
     let of_a_command = first_column(&of_a_command);
+    let of_a_pool = first_column(&table(method_section(Method::PoolStatus), "| of a pool | type | meaning |"));
     let named = of_a_file.iter().cloned().chain(["name".to_owned()]).collect();
     for method in Method::ALL {
         let section = method_section(method);
@@ -383,6 +384,7 @@ fn the_documented_results_are_those_of_the_examples() {
             ("snapshots", &of_a_snapshot),
             ("files", &named),
             ("commands", &of_a_command),
+            ("pools", &of_a_pool),
         ];
         for (list, documented) in lists {
             for item in results.iter().filter_map(|result| result.get(list)?.as_array()).flatten() {
@@ -450,7 +452,7 @@ fn the_documented_words_are_those_of_the_code() {
     let in_quotes = |row: &[String]| quoted(&row[2]).iter().map(|word| word.trim_matches('"').to_owned()).collect();
     let outcomes = [Outcome::Created, Outcome::Reused, Outcome::Replaced, Outcome::Restored].map(Outcome::as_str);
     assert_eq!(words(outcomes), in_quotes(&create[0]));
-    assert_eq!(words([Launch::Cold, Launch::None].map(Launch::as_str)), in_quotes(&create[1]));
+    assert_eq!(words([Launch::Warm, Launch::Cold, Launch::None].map(Launch::as_str)), in_quotes(&create[1]));
 }
 
 #[test]
@@ -559,6 +561,7 @@ fn every_error() -> Vec<Error> {
         StartFailure::NoAddress,
         StartFailure::NotReady { limit: Duration::from_secs(1), last: "refused".into(), log_tail: vec![] },
         StartFailure::NoHealthCheck,
+        StartFailure::NotBound("x".into()),
         death(1, false),
         death(137, false),
         death(137, true),

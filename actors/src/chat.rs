@@ -18,16 +18,16 @@ pub mod teardown;
 
 use std::sync::Arc;
 
-use tokio::sync::Semaphore;
-
 use crate::clock::Clock;
 use crate::container::MountPoints;
 use crate::directories::ChatDirectories;
 use crate::engine::bounded::Bounded;
+use crate::engine::turns::Turns;
 use crate::ids::InstanceName;
 use crate::interior::Interiors;
 use crate::journal::JournalHandle;
 use crate::probe::Probe;
+use crate::slot::Slots;
 use crate::snapshot::retention::Retention;
 
 pub use lifecycle::Rules;
@@ -38,11 +38,11 @@ pub use teardown::TeardownLimits;
 pub struct World {
     pub instance: InstanceName,
     pub engine: Bounded,
-    /// An engine gets slower, not faster, when more is asked of it at once. A launch or a tear-down takes one of these.
-    pub engine_slots: Arc<Semaphore>,
+    pub turns: Turns,
     pub probe: Arc<dyn Probe>,
     pub directories: Arc<dyn ChatDirectories>,
     pub interiors: Arc<dyn Interiors>,
+    pub slots: Arc<dyn Slots>,
     pub clock: Arc<dyn Clock>,
     pub mounts: MountPoints,
     pub teardown: TeardownLimits,

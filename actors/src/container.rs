@@ -8,7 +8,7 @@ use crate::environment::{self, Environment};
 use crate::host_path::HostPath;
 use crate::ids::{ContainerName, InstanceName, SessionId};
 use crate::interior::Furnishing;
-use crate::labels::SessionLabels;
+use crate::labels::{SessionLabels, SlotLabels};
 use crate::profile::{Limits, Network, Profile, User};
 use crate::request::CreateRequest;
 
@@ -75,7 +75,43 @@ pub fn compose(
     created_at: Timestamp,
 ) -> ContainerSpec {
     let profile = &*request.profile;
-    let labels = SessionLabels {
+    let labels = session_labels(instance, points, request, session, created_at);
+    let mut mounts = own_mounts(points, request, chat_directory);
+    mounts.extend([
+        mount(points.dependencies_source.clone(), &points.dependencies, true),
+        mount(points.lambda_tools_source.clone(), &points.lambda_tools, true),
+    ]);
+    mounts.extend(profile.mounts.iter().cloned());
+    let mut spec = made_of(profile, ContainerName::of(instance, request.chat), labels, mounts);
+    spec.environment = spec.environment.overlaid(&own_environment(request));
+    spec
+}
+
+/// The same for a slot: what it lacks of being the container for one session of a chat.
+pub fn compose_binding(
+    instance: &InstanceName,
+    points: &MountPoints,
+    request: &CreateRequest,
+    chat_directory: HostPath,
+    session: SessionId,
+    created_at: Timestamp,
+) -> Binding {
+    Binding {
+        mounts: own_mounts(points, request, chat_directory),
+        environment: own_environment(request),
+        labels: session_labels(instance, points, request, session, created_at),
+    }
+}
+
+fn session_labels(
+    instance: &InstanceName,
+    points: &MountPoints,
+    request: &CreateRequest,
+    session: SessionId,
+    created_at: Timestamp,
+) -> BTreeMap<String, String> {
+    let profile = &*request.profile;
+    SessionLabels {
         instance: instance.clone(),
         chat: request.chat,
         session,
@@ -88,25 +124,37 @@ pub fn compose(
         expires_at: request.expires_at(created_at),
         idle_timeout: request.idle_timeout(),
         snapshot: request.snapshot,
-    };
-    let mount = |source, target: &str, read_only| Mount { source, target: target.to_owned(), read_only };
-    let mut mounts = vec![
-        mount(chat_directory, &points.chat, false),
-        mount(request.volume.clone(), &points.volume, false),
-        mount(points.dependencies_source.clone(), &points.dependencies, true),
-        mount(points.lambda_tools_source.clone(), &points.lambda_tools, true),
-    ];
-    mounts.extend(profile.mounts.iter().cloned());
+    }
+    .encode()
+}
+
+fn mount(source: HostPath, target: &str, read_only: bool) -> Mount {
+    Mount { source, target: target.to_owned(), read_only }
+}
+
+/// What of the host only this chat's sandbox has.
+fn own_mounts(points: &MountPoints, request: &CreateRequest, chat_directory: HostPath) -> Vec<Mount> {
+    vec![mount(chat_directory, &points.chat, false), mount(request.volume.clone(), &points.volume, false)]
+}
+
+fn own_environment(request: &CreateRequest) -> Environment {
+    request.environment.clone().with(environment::AGENT_ID, request.agent.as_str())
+}
+
+/// What is the same for all containers of a profile.
+fn made_of(
+    profile: &Profile,
+    name: ContainerName,
+    labels: BTreeMap<String, String>,
+    mounts: Vec<Mount>,
+) -> ContainerSpec {
     ContainerSpec {
-        name: ContainerName::of(instance, request.chat),
+        name,
         image: profile.image.clone(),
         entry_point: None,
         command: profile.command.clone(),
-        environment: profile
-            .environment
-            .overlaid(&request.environment)
-            .with(environment::AGENT_ID, request.agent.as_str()),
-        labels: labels.encode(),
+        environment: profile.environment.clone(),
+        labels,
         mounts,
         tmpfs: profile.tmpfs.clone(),
         network: profile.network.clone(),
@@ -118,9 +166,31 @@ pub fn compose(
     }
 }
 
+/// A container that is started before there is a chat for it. Its chat's directories come later, to where `furnishing` has
+/// kept a place for them.
+pub fn compose_slot(points: &MountPoints, profile: &Profile, labels: &SlotLabels) -> ContainerSpec {
+    let mut mounts = vec![
+        mount(points.dependencies_source.clone(), &points.dependencies, true),
+        mount(points.lambda_tools_source.clone(), &points.lambda_tools, true),
+    ];
+    mounts.extend(profile.mounts.iter().cloned());
+    made_of(profile, ContainerName::of_slot(&labels.instance, labels.slot), labels.encode(), mounts)
+}
+
+/// What makes a slot the sandbox of a chat.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Binding {
+    /// Writable, each where the slot has a place for it.
+    pub mounts: Vec<Mount>,
+    /// On top of the profile's.
+    pub environment: Environment,
+    /// What a container made for the chat would be labelled with.
+    pub labels: BTreeMap<String, String>,
+}
+
 /// Identifies what containers of a profile are made of, across restarts and versions of the compiler. Environment
 /// values take part, but cannot be read back from it.
-fn spec_hash(profile: &Profile, points: &MountPoints) -> String {
+pub(crate) fn spec_hash(profile: &Profile, points: &MountPoints) -> String {
     let mut text = String::new();
     for (name, value) in profile.environment.iter() {
         let _ = write!(text, "{name}={value}\0");

@@ -13,6 +13,7 @@ pub mod events;
 #[cfg(feature = "fake-engine")]
 pub mod fake;
 pub mod logs;
+pub mod turns;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -22,7 +23,7 @@ use async_trait::async_trait;
 
 use crate::clock::Timestamp;
 use crate::container::ContainerSpec;
-use crate::ids::{ChatId, ContainerId, InstanceName, SnapshotId};
+use crate::ids::{ChatId, ContainerId, ContainerName, InstanceName, SnapshotId};
 use crate::snapshot::{Snapshot, SnapshotOrigin};
 use events::EngineEvents;
 use logs::{EngineLogs, LogRange};
@@ -37,10 +38,16 @@ pub trait Engine: Send + Sync + 'static {
 
     async fn has_image(&self, image: &str) -> Result<bool, EngineError>;
 
+    /// Which image the name stands for at the moment; `None` if for none.
+    async fn image_id(&self, image: &str) -> Result<Option<String>, EngineError>;
+
     /// Creates, but does not start. A name that is taken is [`EngineError::NameTaken`].
     async fn create(&self, container: &ContainerSpec) -> Result<ContainerId, EngineError>;
 
     async fn start(&self, container: &ContainerId) -> Result<(), EngineError>;
+
+    /// Gives a container another name. One that is taken is [`EngineError::NameTaken`].
+    async fn rename(&self, container: &ContainerId, name: &ContainerName) -> Result<(), EngineError>;
 
     /// Looks a container up by id or name, which costs the same however many containers there are.
     async fn inspect(&self, id_or_name: &str) -> Result<Option<Observed>, EngineError>;
@@ -227,8 +234,10 @@ pub enum Operation {
     Identify,
     EnsureNetwork,
     HasImage,
+    ImageId,
     Create,
     Start,
+    Rename,
     Inspect,
     List,
     Pause,
@@ -251,8 +260,10 @@ impl Operation {
             Operation::Identify => "identify",
             Operation::EnsureNetwork => "ensure_network",
             Operation::HasImage => "has_image",
+            Operation::ImageId => "image_id",
             Operation::Create => "create",
             Operation::Start => "start",
+            Operation::Rename => "rename",
             Operation::Inspect => "inspect",
             Operation::List => "list",
             Operation::Pause => "pause",

@@ -94,6 +94,24 @@ impl FromStr for LeaseId {
     }
 }
 
+/// A sandbox that was started before there is a chat for it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SlotId(Uuid);
+
+impl SlotId {
+    pub fn random() -> Self {
+        Self(Uuid::new_v4())
+    }
+}
+
+impl FromStr for SlotId {
+    type Err = InvalidId;
+
+    fn from_str(text: &str) -> Result<Self, InvalidId> {
+        parse_uuid(text).map(Self)
+    }
+}
+
 /// The agent that works in a sandbox. Opaque to the service, but never blank.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct AgentId(Arc<str>);
@@ -163,6 +181,11 @@ impl ContainerName {
     pub fn of(instance: &InstanceName, chat: ChatId) -> Self {
         Self(format!("sandboxd-{instance}-{chat}").into())
     }
+
+    /// The name of a slot's container, until it is a chat's.
+    pub fn of_slot(instance: &InstanceName, slot: SlotId) -> Self {
+        Self(format!("sandboxd-{instance}-slot-{slot}").into())
+    }
 }
 
 /// Counts the sessions of one chat actor. Answers of the engine carry it, so that a late one is recognised.
@@ -190,8 +213,8 @@ macro_rules! shown_as_text {
         }
     )*};
 }
-shown_as_text!(ChatId, SessionId, SnapshotId, LeaseId, AgentId, InstanceName, ProfileName, ContainerId, ContainerName);
-shown_as_text!(Generation);
+shown_as_text!(ChatId, SessionId, SnapshotId, LeaseId, SlotId, AgentId, InstanceName, ProfileName, ContainerId);
+shown_as_text!(ContainerName, Generation);
 
 macro_rules! borrowed_as_str {
     ($($id:ident),*) => {$(

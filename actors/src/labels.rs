@@ -8,7 +8,7 @@ use chrono::{SecondsFormat, TimeDelta};
 
 use crate::clock::Timestamp;
 use crate::host_path::HostPath;
-use crate::ids::{AgentId, ChatId, InstanceName, ProfileName, SessionId, SnapshotId};
+use crate::ids::{AgentId, ChatId, InstanceName, ProfileName, SessionId, SlotId, SnapshotId};
 
 pub const MANAGED: &str = "sandboxd.managed";
 pub const SCHEMA: &str = "sandboxd.schema";
@@ -24,6 +24,8 @@ const CREATED_AT: &str = "sandboxd.created-at";
 const EXPIRES_AT: &str = "sandboxd.expires-at";
 const IDLE_TIMEOUT: &str = "sandboxd.idle-timeout";
 const RESTORED_FROM: &str = "sandboxd.restored-from";
+pub const SLOT_ID: &str = "sandboxd.slot-id";
+const IMAGE_ID: &str = "sandboxd.image-id";
 
 /// The age at which a session ends whose container does not say when, and the idle time-out of one that has none: what an
 /// older version or another program has made is not immortal.
@@ -49,6 +51,20 @@ pub struct SessionLabels {
     pub expires_at: Timestamp,
     pub idle_timeout: Duration,
     pub snapshot: Option<SnapshotId>,
+}
+
+/// A slot as its container's labels tell it. They stay the container's, also when a chat has it: what is then to be known
+/// of the session is kept beside it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SlotLabels {
+    pub instance: InstanceName,
+    pub slot: SlotId,
+    pub profile: ProfileName,
+    /// What the container was made of; differs once the profile has changed.
+    pub spec_hash: String,
+    /// Which image the profile's name stood for.
+    pub image_id: String,
+    pub created_at: Timestamp,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -112,6 +128,36 @@ impl SessionLabels {
             expires_at: present(labels, EXPIRES_AT, parsed)?.unwrap_or_else(aged),
             idle_timeout: present(labels, IDLE_TIMEOUT, seconds)?.unwrap_or(DEFAULT_IDLE_TIMEOUT),
             snapshot: present(labels, RESTORED_FROM, parsed)?,
+        })
+    }
+}
+
+impl SlotLabels {
+    pub fn encode(&self) -> BTreeMap<String, String> {
+        let mut labels = ownership(&self.instance);
+        labels.extend([
+            (SLOT_ID.to_owned(), self.slot.to_string()),
+            (PROFILE.to_owned(), self.profile.to_string()),
+            (SPEC_HASH.to_owned(), self.spec_hash.clone()),
+            (IMAGE_ID.to_owned(), self.image_id.clone()),
+            (CREATED_AT.to_owned(), self.created_at.to_rfc3339_opts(SecondsFormat::AutoSi, true)),
+        ]);
+        labels
+    }
+
+    pub fn decode(labels: &BTreeMap<String, String>) -> Result<Self, InvalidLabels> {
+        text(labels, MANAGED)?;
+        let schema = text(labels, SCHEMA)?;
+        if schema != CURRENT_SCHEMA {
+            return Err(InvalidLabels::UnknownSchema(schema.to_owned()));
+        }
+        Ok(Self {
+            instance: parsed(labels, INSTANCE)?,
+            slot: parsed(labels, SLOT_ID)?,
+            profile: parsed(labels, PROFILE)?,
+            spec_hash: text(labels, SPEC_HASH)?.to_owned(),
+            image_id: text(labels, IMAGE_ID)?.to_owned(),
+            created_at: parsed(labels, CREATED_AT)?,
         })
     }
 }

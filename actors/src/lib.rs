@@ -2,8 +2,7 @@
 //!
 //! Nothing in here knows an engine's API, a socket, a file format or a command line. What the core needs of the outside
 //! it asks for through ports: [`engine::Engine`], [`probe::Probe`], [`directories::ChatDirectories`],
-//! [`interior::Interiors`], [`clock::Clock`],
-//! [`journal::Journal`].
+//! [`interior::Interiors`], [`slot::Slots`], [`clock::Clock`], [`journal::Journal`].
 
 pub mod chat;
 pub mod clock;
@@ -17,6 +16,7 @@ pub mod interior;
 pub mod journal;
 pub mod labels;
 pub mod outcome;
+pub mod pool;
 pub mod probe;
 pub mod profile;
 pub mod reaper;
@@ -25,5 +25,6 @@ pub mod request;
 pub mod root;
 pub mod sandbox;
 pub mod sandboxes;
+pub mod slot;
 pub mod snapshot;
 pub mod watcher;

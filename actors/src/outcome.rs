@@ -41,6 +41,8 @@ impl Outcome {
 /// How the sandbox was started for this answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Launch {
+    /// It had been started before, for whichever chat would come.
+    Warm,
     /// Its container was created and started.
     Cold,
     /// It ran already.
@@ -50,6 +52,7 @@ pub enum Launch {
 impl Launch {
     pub fn as_str(self) -> &'static str {
         match self {
+            Launch::Warm => "warm",
             Launch::Cold => "cold",
             Launch::None => "none",
         }
@@ -139,6 +142,9 @@ pub enum StartFailure {
     /// What is not on disk is not promised.
     #[error(transparent)]
     NotSaved(#[from] NotSaved),
+    /// It was a slot once, and is started again.
+    #[error("it could not be given its directories again: {0}")]
+    NotBound(String),
     /// A defect of the service.
     #[error("the service failed: {0}")]
     Defect(String),

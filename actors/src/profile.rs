@@ -37,6 +37,26 @@ pub struct Profile {
     /// A sandbox that is deleted is kept as a snapshot, unless its deleter says otherwise.
     pub snapshot_on_delete: bool,
     pub restart: Restart,
+    pub pool: PoolTargets,
+}
+
+/// What is kept ready for chats to come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PoolTargets {
+    /// Slots that are always kept.
+    pub size: usize,
+    /// So many more while slots are being claimed: one for each claim of the last minute.
+    pub spare: usize,
+    /// One older than this is not handed out.
+    pub max_age: Duration,
+    /// How many hints may keep a slot each, beyond those.
+    pub hints: usize,
+}
+
+impl Default for PoolTargets {
+    fn default() -> Self {
+        Self { size: 0, spare: 0, max_age: Duration::from_secs(25 * 60), hints: 0 }
+    }
 }
 
 /// What becomes of a sandbox at its end.

@@ -235,7 +235,7 @@ impl State {
         let listed = world.engine.list(&world.instance).await?;
         let containers = listed.len();
         let instance = world.instance.clone();
-        let (mut ours, unrecognised) = aside(move || Situation::recognise(&instance, listed)).await?;
+        let (mut ours, slots, unrecognised) = aside(move || Situation::recognise(&instance, listed)).await?;
         self.complete(&mut ours, &attended).await;
         let records = self.promised(&ours, &attended).await?;
         let now = world.clock.now();
@@ -256,6 +256,8 @@ impl State {
         .await?;
         if !dry_run {
             self.carry_out(planned).await?;
+            self.world.slots.retain(&slots.iter().map(|(labels, _)| labels.slot).collect());
+            let _ = self.root.cast(root::Message::SlotsSeen { slots });
             self.conclude_rebuilding(&situation).await;
         }
         Ok(Report { dry_run, containers, actions })

@@ -98,6 +98,7 @@ pub(crate) mod tests {
                 on_expire: Default::default(),
                 snapshot_on_delete: false,
                 restart: Default::default(),
+                pool: Default::default(),
             }),
             profile_named: false,
             snapshot: None,

@@ -4,6 +4,7 @@
 
 mod kept;
 pub(crate) mod notes;
+mod pools;
 mod roster;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -19,17 +20,22 @@ use crate::chat::actor::{self as chat, Call, Chat, Start};
 use crate::chat::discovery::Sighting;
 use crate::chat::events::Event;
 use crate::clock::Timestamp;
-use crate::engine::EngineError;
-use crate::ids::{ChatId, ContainerId};
+use crate::engine::{EngineError, Observed};
+use crate::ids::{ChatId, ContainerId, ProfileName, SlotId};
 use crate::journal::Contents;
+use crate::labels::SlotLabels;
 use crate::outcome::{Deletion, SandboxError};
+use crate::pool;
+use crate::pool::shelf::Hinted;
 use crate::reaper::{self, Reaper};
 use crate::reconciler::{self, Reconciler, Report, Trigger};
 use crate::sandbox::Sandbox;
 use crate::sandboxes::Rhythm;
+use crate::slot::Slot;
 use crate::watcher::{self, Watcher};
 pub use kept::Child;
 use kept::Kept;
+use pools::Pools;
 use roster::{Roster, Route};
 
 /// Chats and the actors that serve them.
@@ -76,6 +82,37 @@ pub enum Message {
         chat: ChatId,
         container: ContainerId,
     },
+    /// A chat is going to have a sandbox: for the profile's pool.
+    Claim {
+        chat: ChatId,
+        profile: ProfileName,
+        slot: RpcReplyPort<Option<Slot>>,
+    },
+    /// What became of a slot that was handed out.
+    Settled {
+        profile: ProfileName,
+        slot: SlotId,
+        container: ContainerId,
+        bound: bool,
+    },
+    /// The engine says that something happened to the container of a slot.
+    SlotStirred {
+        slot: SlotId,
+    },
+    /// A listing showed these slots.
+    SlotsSeen {
+        slots: Vec<(SlotLabels, Observed)>,
+    },
+    /// A sandbox of the profile will be wanted soon.
+    Hint {
+        profile: ProfileName,
+        chat: Option<ChatId>,
+        ttl: Duration,
+        hinted: RpcReplyPort<Result<Hinted, String>>,
+    },
+    Pools(RpcReplyPort<Vec<pool::Status>>),
+    /// A pool failed and may have a successor.
+    RestartPool(ProfileName),
     /// A chat's next deadline.
     Arm {
         chat: ChatId,
@@ -136,6 +173,7 @@ pub struct State {
     reaper: Kept<reaper::Message>,
     reconciler: Kept<reconciler::Message>,
     watcher: Kept<watcher::Message>,
+    pools: Pools,
     roster: Roster<ActorRef<chat::Message>>,
     chats: HashMap<ActorId, (ChatId, u64)>,
     /// Until the engine has been listed: only then is an unknown chat known to have nothing.
@@ -166,6 +204,7 @@ impl Actor for Root {
             reaper: Kept::default(),
             reconciler: Kept::default(),
             watcher: Kept::default(),
+            pools: Pools::default(),
             roster: Roster::default(),
             chats: HashMap::new(),
             unattended: Some(Unattended { contents: Arc::new(contents), stirred: BTreeMap::new() }),
@@ -173,6 +212,9 @@ impl Actor for Root {
         };
         for child in Child::ALL {
             state.start(&myself, child).await;
+        }
+        for profile in state.world.rules.profiles.clone().keys() {
+            state.start_pool(&myself, profile).await;
         }
         Ok(state)
     }
@@ -236,7 +278,20 @@ impl Actor for Root {
             Message::Reconcile { because, dry_run, report } => {
                 state.reconciler.cast(reconciler::Message::Pass { because, dry_run, report });
             }
-            Message::Restart(_) if state.closed => {}
+            Message::Claim { chat, profile, slot } => {
+                state.pools.cast(&profile, pool::actor::Message::Claim { chat, slot });
+            }
+            Message::Settled { profile, slot, container, bound } => {
+                state.pools.cast(&profile, pool::actor::Message::Settled { slot, container, bound });
+            }
+            Message::SlotStirred { slot } => state.pools.stirred(slot),
+            Message::SlotsSeen { slots } => state.pools.listed(&state.world, slots),
+            Message::Hint { profile, chat, ttl, hinted } => {
+                state.pools.cast(&profile, pool::actor::Message::Hint { chat, ttl, hinted });
+            }
+            Message::Pools(statuses) => state.pools.describe(statuses),
+            Message::Restart(_) | Message::RestartPool(_) if state.closed => {}
+            Message::RestartPool(profile) => state.start_pool(&myself, &profile).await,
             Message::Restart(child) => state.start(&myself, child).await,
             Message::Ping(pong) => drop(pong.send(())),
             Message::PingReaper(pong) => state.reaper.cast(reaper::Message::Ping(pong)),
@@ -248,6 +303,7 @@ impl Actor for Root {
                 state.closed = true;
                 state.watcher.stop();
                 state.reconciler.stop();
+                state.pools.stop();
                 let _ = chats.send(state.serving());
             }
         }
@@ -270,6 +326,12 @@ impl Actor for Root {
         if let Some((child, delay)) = state.ended(actor.get_id()) {
             if !state.closed {
                 restart_after(&myself, delay, child, &why);
+            }
+            return Ok(());
+        }
+        if let Some((profile, delay)) = state.pools.ended(actor.get_id()) {
+            if !state.closed {
+                restart_pool_after(&myself, delay, profile, &why);
             }
             return Ok(());
         }
@@ -369,6 +431,16 @@ impl State {
         }
     }
 
+    async fn start_pool(&mut self, myself: &ActorRef<Message>, profile: &ProfileName) {
+        match self.pools.start(&self.world, profile, myself.get_cell()).await {
+            Err((why, delay)) => restart_pool_after(myself, delay, profile.clone(), &why),
+            // A new one knows of no slot.
+            Ok(()) => {
+                self.reconciler.cast(reconciler::Message::Pass { because: Trigger::Gap, dry_run: false, report: None })
+            }
+        }
+    }
+
     /// Which child of which there is one has ended, if it is one, and how long to wait before the next.
     fn ended(&mut self, actor: ActorId) -> Option<(Child, Duration)> {
         Child::ALL.into_iter().find_map(|child| {
@@ -403,6 +475,12 @@ fn restart_after(root: &ActorRef<Message>, delay: Duration, child: Child, why: &
     metrics::counter!("sandboxd_actor_restarts_total", "actor" => child.as_str()).increment(1);
     tracing::error!(actor = child.as_str(), %why, ?delay, "an actor failed and is started again");
     root.send_after(delay, move || Message::Restart(child));
+}
+
+fn restart_pool_after(root: &ActorRef<Message>, delay: Duration, profile: ProfileName, why: &str) {
+    metrics::counter!("sandboxd_actor_restarts_total", "actor" => "pool").increment(1);
+    tracing::error!(actor = "pool", %profile, %why, ?delay, "an actor failed and is started again");
+    root.send_after(delay, move || Message::RestartPool(profile));
 }
 
 fn respawn_after(root: &ActorRef<Message>, delay: Duration, chat: ChatId, incarnation: u64) {

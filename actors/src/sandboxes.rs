@@ -13,9 +13,11 @@ use crate::chat::World;
 use crate::chat::actor::{self as chat, Answer, Call, Keep};
 use crate::chat::events::Lease;
 use crate::engine::EngineError;
-use crate::ids::{ChatId, LeaseId};
+use crate::ids::{ChatId, LeaseId, ProfileName};
 use crate::journal::{Contents, JournalError, JournalHandle};
 use crate::outcome::{Created, Deletion, Page, SandboxError};
+use crate::pool;
+use crate::pool::shelf::Hinted;
 use crate::reconciler::{Report, Trigger};
 use crate::request::CreateRequest;
 use crate::root::{self, Root};
@@ -28,6 +30,9 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(600);
 
 /// How soon it makes sense to ask again for a chat whose actor has just failed.
 const RECOVERY: Duration = Duration::from_secs(1);
+
+/// A pool answers a hint at once.
+const HINT_LIMIT: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Clone)]
 pub struct Sandboxes {
@@ -160,6 +165,21 @@ impl Sandboxes {
         ask(&self.root, page).await.flatten().is_some()
     }
 
+    /// Says that a sandbox of the profile will be wanted soon, perhaps by this chat. The inner error says why nothing can
+    /// be prepared.
+    pub async fn hint(
+        &self,
+        profile: ProfileName,
+        chat: Option<ChatId>,
+        ttl: Duration,
+    ) -> Option<Result<Hinted, String>> {
+        ask_within(&self.root, HINT_LIMIT, |hinted| root::Message::Hint { profile, chat, ttl, hinted }).await
+    }
+
+    pub async fn pools(&self) -> Vec<pool::Status> {
+        ask(&self.root, root::Message::Pools).await.unwrap_or_default()
+    }
+
     /// How many chats have, or are getting, or may have a sandbox.
     pub async fn count(&self) -> usize {
         ask(&self.root, |count| root::Message::Count { count }).await.unwrap_or_default()
@@ -205,7 +225,15 @@ pub(crate) async fn ask<M: ractor::Message, T: Send + 'static>(
     actor: &ActorRef<M>,
     message: impl FnOnce(RpcReplyPort<T>) -> M,
 ) -> Option<T> {
-    match actor.call(message, Some(ANSWER_LIMIT)).await {
+    ask_within(actor, ANSWER_LIMIT, message).await
+}
+
+pub(crate) async fn ask_within<M: ractor::Message, T: Send + 'static>(
+    actor: &ActorRef<M>,
+    limit: Duration,
+    message: impl FnOnce(RpcReplyPort<T>) -> M,
+) -> Option<T> {
+    match actor.call(message, Some(limit)).await {
         Ok(CallResult::Success(answer)) => Some(answer),
         _ => None,
     }

@@ -14,7 +14,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::chat::World;
 use crate::engine::EngineError;
-use crate::engine::events::EngineEvents;
+use crate::engine::events::{EngineEvents, Whose};
 use crate::reconciler::Trigger;
 use crate::root;
 
@@ -108,9 +108,12 @@ async fn follow(mut events: EngineEvents, root: &ActorRef<root::Message>) -> Eng
             Err(error) => return error,
         };
         metrics::counter!("sandboxd_engine_events_total", "what" => event.what.as_str()).increment(1);
-        tracing::debug!(chat.id = %event.chat, container.id = %event.container, what = event.what.as_str(), "event");
+        tracing::debug!(whose = ?event.whose, container.id = %event.container, what = event.what.as_str(), "event");
         if event.what.is_worth_a_look() {
-            let _ = root.cast(root::Message::Stirred { chat: event.chat, container: event.container });
+            let _ = root.cast(match event.whose {
+                Whose::Chat(chat) => root::Message::Stirred { chat, container: event.container },
+                Whose::Slot(slot) => root::Message::SlotStirred { slot },
+            });
         }
     }
     EngineError::Interrupted { message: "its stream of events ended".to_owned() }

@@ -24,7 +24,6 @@ use sandboxd_actors::journal::{Entry, Journal, JournalHandle};
 use sandboxd_actors::profile::{Limits, Network, OnExpire, Profile, Readiness, ReadinessCheck, Restart};
 use sandboxd_actors::request::CreateRequest;
 use sandboxd_actors::sandboxes::{Rhythm, Sandboxes};
-use tokio::sync::Semaphore;
 use uuid::Uuid;
 
 type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
@@ -111,10 +110,11 @@ impl Crowd {
         let world = World {
             instance: self.instance.clone(),
             engine: Bounded::new(Arc::new(engine.clone()), limits),
-            engine_slots: Arc::new(Semaphore::new(4)),
+            turns: sandboxd_actors::engine::turns::Turns::new(4),
             probe: Arc::new(NetworkProbe),
             directories: Arc::new(DirectoriesOnDisk::open(&self.directory.join("chats"))?),
             interiors: Arc::new(sandboxd_actors::interior::Unfurnished),
+            slots: Arc::new(sandboxd_actors::slot::NoSlots),
             clock: Arc::new(SystemClock),
             mounts: self.mounts()?,
             teardown: TeardownLimits { graceful: PATIENCE, remove: PATIENCE, total: PATIENCE },
@@ -182,5 +182,6 @@ fn profile() -> Outcome<Profile> {
         on_expire: OnExpire::Delete,
         snapshot_on_delete: false,
         restart: Restart::Never,
+        pool: Default::default(),
     })
 }

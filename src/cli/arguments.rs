@@ -133,6 +133,20 @@ pub(super) enum Command {
         #[arg(long)]
         no_snapshot: bool,
     },
+    /// Show what is kept started for chats to come
+    Pools,
+    /// Say that a sandbox will be wanted soon, so that it is started ahead
+    Hint {
+        /// Of this profile; the default profile unless given
+        #[arg(long, value_name = "NAME")]
+        profile: Option<String>,
+        /// By this chat; by whichever comes first unless given
+        #[arg(long, value_name = "CHAT")]
+        chat: Option<String>,
+        /// How long it is kept ready, such as 30s
+        #[arg(long, value_name = "DURATION", value_parser = duration)]
+        ttl: Option<Duration>,
+    },
     /// Follow what happens to sandboxes, one line for each event
     Events {
         /// Begin after the event with this number; 0 for all that are kept

@@ -83,6 +83,29 @@ pub(super) struct Deletion {
     snapshot_id: Option<String>,
 }
 
+#[derive(Deserialize)]
+pub(super) struct Pools {
+    pools: Vec<Pool>,
+}
+
+#[derive(Deserialize)]
+struct Pool {
+    profile: String,
+    target: u64,
+    free: u64,
+    coming: u64,
+    hints: u64,
+    claims: Claims,
+    unavailable: Option<String>,
+    last_error: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Claims {
+    hits: u64,
+    misses: u64,
+}
+
 pub(super) fn sandbox(sandbox: Sandbox) -> String {
     let now = Utc::now();
     let time = |at: DateTime<Utc>| format!("{} ({})", at.format("%Y-%m-%d %H:%M:%S UTC"), relative(at, now));
@@ -160,6 +183,19 @@ pub(super) fn report(report: Report) -> String {
         table.add_row([action, known(chat_id), known(container), known(status), because, known(message)]);
     }
     finished(table) + &summary
+}
+
+/// A pool without anything to tell has nothing in its last column.
+pub(super) fn pools(status: Pools) -> String {
+    let mut table = plain();
+    table.add_row(["PROFILE", "TARGET", "FREE", "COMING", "HITS", "MISSES", "HINTS", "PROBLEM"]);
+    for pool in status.pools {
+        let Pool { profile, target, free, coming, hints, claims, unavailable, last_error } = pool;
+        let numbers = [target, free, coming, claims.hits, claims.misses, hints].map(|number| number.to_string());
+        let problem = unavailable.or(last_error).unwrap_or_else(|| "-".to_owned());
+        table.add_row([profile].into_iter().chain(numbers).chain([problem]));
+    }
+    finished(table)
 }
 
 pub(super) fn deletion(deletion: Deletion) -> String {

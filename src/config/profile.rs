@@ -128,6 +128,8 @@ pub enum ReadinessKind {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Pool {
     pub size: u32,
+    pub spare: u32,
+    pub hints: u32,
     #[serde(serialize_with = "duration::serialize")]
     pub max_age: Duration,
 }
@@ -200,7 +202,12 @@ impl Readiness {
 
 impl Pool {
     fn read(section: &mut Section<'_>) -> Self {
-        Pool { size: section.get("size", "0", whole(0, 1000)), max_age: section.get("max_age", "25m", limit) }
+        Pool {
+            size: section.get("size", "0", whole(0, 1000)),
+            spare: section.get("spare", "0", whole(0, 1000)),
+            hints: section.get("hints", "4", whole(0, 1000)),
+            max_age: section.get("max_age", "25m", limit),
+        }
     }
 }
 

@@ -1,20 +1,23 @@
 //! The ports, with a boundary before and after each call.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use sandboxd_actors::clock::Timestamp;
-use sandboxd_actors::container::ContainerSpec;
+use sandboxd_actors::container::{Binding, ContainerSpec};
 use sandboxd_actors::directories::{ChatDirectories, DirectoryError};
 use sandboxd_actors::engine::events::EngineEvents;
 use sandboxd_actors::engine::logs::{EngineLogs, LogRange};
 use sandboxd_actors::engine::{Engine, EngineError, EngineIdentity, NetworkSpec, Observed, SnapshotRemoval};
 use sandboxd_actors::host_path::HostPath;
-use sandboxd_actors::ids::{ChatId, ContainerId, InstanceName, SnapshotId};
+use sandboxd_actors::ids::{ChatId, ContainerId, ContainerName, InstanceName, SessionId, SlotId, SnapshotId};
+use sandboxd_actors::interior::Furnishing;
 use sandboxd_actors::journal::{Contents, Entry, EventPage, Journal, JournalError};
 use sandboxd_actors::profile::User;
 use sandboxd_actors::sandbox::Sandbox;
+use sandboxd_actors::slot::{NotBound, Slots};
 use sandboxd_actors::snapshot::{Snapshot, SnapshotOrigin};
 
 use super::{CrashPoints, Side};
@@ -31,6 +34,10 @@ pub(super) fn journal<J: Journal>(points: &Arc<CrashPoints>, inner: J) -> impl J
     Bordered { points: Arc::clone(points), inner }
 }
 
+pub(super) fn slots(points: &Arc<CrashPoints>, inner: Arc<dyn Slots>) -> Arc<dyn Slots> {
+    Arc::new(Bordered { points: Arc::clone(points), inner })
+}
+
 struct Bordered<P> {
     points: Arc<CrashPoints>,
     inner: P,
@@ -40,6 +47,13 @@ impl<P> Bordered<P> {
     async fn around<T>(&self, effect: &'static str, call: impl Future<Output = T>) -> T {
         self.points.pass(Side::Before, effect);
         let outcome = call.await;
+        self.points.pass(Side::After, effect);
+        outcome
+    }
+
+    fn around_call<T>(&self, effect: &'static str, call: impl FnOnce() -> T) -> T {
+        self.points.pass(Side::Before, effect);
+        let outcome = call();
         self.points.pass(Side::After, effect);
         outcome
     }
@@ -64,6 +78,14 @@ impl Engine for Bordered<Arc<dyn Engine>> {
 
     async fn has_image(&self, image: &str) -> Result<bool, EngineError> {
         self.around("engine.has_image", self.inner.has_image(image)).await
+    }
+
+    async fn image_id(&self, image: &str) -> Result<Option<String>, EngineError> {
+        self.around("engine.image_id", self.inner.image_id(image)).await
+    }
+
+    async fn rename(&self, container: &ContainerId, name: &ContainerName) -> Result<(), EngineError> {
+        self.around("engine.rename", self.inner.rename(container, name)).await
     }
 
     async fn create(&self, container: &ContainerSpec) -> Result<ContainerId, EngineError> {
@@ -136,6 +158,49 @@ impl Engine for Bordered<Arc<dyn Engine>> {
 impl ChatDirectories for Bordered<Arc<dyn ChatDirectories>> {
     async fn prepare(&self, chat: ChatId, user: Option<User>) -> Result<HostPath, DirectoryError> {
         self.around("directories.prepare", self.inner.prepare(chat, user)).await
+    }
+}
+
+#[async_trait]
+impl Slots for Bordered<Arc<dyn Slots>> {
+    fn late_binding(&self) -> Result<(), String> {
+        self.inner.late_binding()
+    }
+
+    async fn furnish(&self, slot: SlotId, places: &[String]) -> Result<Furnishing, DirectoryError> {
+        self.around("slots.furnish", self.inner.furnish(slot, places)).await
+    }
+
+    async fn wait(&self, slot: SlotId) -> Result<(), NotBound> {
+        self.inner.wait(slot).await
+    }
+
+    fn is_free(&self, slot: SlotId) -> bool {
+        self.inner.is_free(slot)
+    }
+
+    fn take(&self, slot: SlotId, session: SessionId) -> Result<(), DirectoryError> {
+        self.around_call("slots.take", || self.inner.take(slot, session))
+    }
+
+    async fn bind(&self, session: SessionId, binding: &Binding) -> Result<(), NotBound> {
+        self.around("slots.bind", self.inner.bind(session, binding)).await
+    }
+
+    fn remember(&self, slot: SlotId, session: SessionId, binding: &Binding) -> Result<(), DirectoryError> {
+        self.around_call("slots.remember", || self.inner.remember(slot, session, binding))
+    }
+
+    async fn bind_again(&self, session: SessionId) -> Result<(), NotBound> {
+        self.inner.bind_again(session).await
+    }
+
+    fn retain(&self, slots: &HashSet<SlotId>) {
+        self.inner.retain(slots);
+    }
+
+    fn clear(&self, slot: SlotId) {
+        self.around_call("slots.clear", || self.inner.clear(slot));
     }
 }
 

@@ -27,14 +27,15 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bollard::query_parameters::{
-    CreateContainerOptions, ListContainersOptionsBuilder, RemoveContainerOptionsBuilder, StopContainerOptionsBuilder,
+    CreateContainerOptions, ListContainersOptionsBuilder, RemoveContainerOptionsBuilder, RenameContainerOptionsBuilder,
+    StopContainerOptionsBuilder,
 };
 use sandboxd_actors::clock::Timestamp;
 use sandboxd_actors::container::ContainerSpec;
 use sandboxd_actors::engine::events::EngineEvents;
 use sandboxd_actors::engine::logs::{EngineLogs, LogRange};
 use sandboxd_actors::engine::{Engine, EngineError, EngineIdentity, NetworkSpec, Observed, Operation, SnapshotRemoval};
-use sandboxd_actors::ids::{ChatId, ContainerId, InstanceName, SnapshotId};
+use sandboxd_actors::ids::{ChatId, ContainerId, ContainerName, InstanceName, SnapshotId};
 use sandboxd_actors::labels;
 use sandboxd_actors::snapshot::{Snapshot, SnapshotOrigin};
 use tokio::sync::OnceCell;
@@ -94,6 +95,17 @@ impl Engine for DockerEngine {
     async fn has_image(&self, image: &str) -> Result<bool, EngineError> {
         let answer = self.client().await?.inspect_image(image).await;
         Ok(answer.or_gone(Operation::HasImage)?.is_some())
+    }
+
+    async fn image_id(&self, image: &str) -> Result<Option<String>, EngineError> {
+        let answer = self.client().await?.inspect_image(image).await;
+        Ok(answer.or_gone(Operation::ImageId)?.and_then(|image| image.id))
+    }
+
+    async fn rename(&self, container: &ContainerId, name: &ContainerName) -> Result<(), EngineError> {
+        let options = RenameContainerOptionsBuilder::default().name(name.as_str()).build();
+        let answer = self.client().await?.rename_container(container.as_str(), options).await;
+        answer.map_err(|error| errors::of_rename(container, name, error))
     }
 
     async fn create(&self, container: &ContainerSpec) -> Result<ContainerId, EngineError> {

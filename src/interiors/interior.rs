@@ -11,7 +11,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use rustix::net::sockopt::socket_peercred;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use rustix::process::Pid;
 use sandbox_init::codec::decode;
 use sandbox_init::wire::{self, HEADER, Hello, Kind, Request, SECRET_LENGTH, VERSION};
 use tokio::io::{AsyncReadExt, Interest};
@@ -58,6 +60,16 @@ impl Interior {
         let (link, linked) = watch::channel(None);
         let listening = tokio::spawn(welcome(listener, secret, link));
         Ok(Self { link: linked, _listening: AbortOnDropHandle::new(listening) })
+    }
+
+    /// Init itself, as this service sees it, which the kernel says and nobody else.
+    pub(super) async fn process(&self) -> Result<Pid, Unreachable> {
+        let mut link = self.link.clone();
+        let silent = |_| Unreachable(format!("it did not connect within {LINK_LIMIT:?}"));
+        let linked = tokio::time::timeout(LINK_LIMIT, link.wait_for(Option::is_some)).await.map_err(silent)?;
+        let linked = linked.map_err(|_| Unreachable("it is gone".into()))?.clone();
+        let linked = linked.ok_or_else(|| Unreachable("it is gone".into()))?;
+        Ok(socket_peercred(&*linked).map_err(io::Error::from)?.pid)
     }
 
     async fn converse_at_last(&self, request: &Request) -> Result<Conversation, Unreachable> {

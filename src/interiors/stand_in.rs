@@ -13,6 +13,7 @@ mod processes;
 mod spool;
 mod trees;
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -47,10 +48,18 @@ impl StandIns {
         Self { engine, commands: Arc::default(), spool }
     }
 
-    /// `user`: as whom commands run, if not as the container's own.
-    pub fn of(&self, session: SessionId, container: ContainerId, user: Option<String>) -> StandIn {
+    /// `user`: as whom commands run, if not as the container's own. `environment`: what the engine does not know of the
+    /// sandbox's.
+    pub fn of(
+        &self,
+        session: SessionId,
+        container: ContainerId,
+        user: Option<String>,
+        environment: BTreeMap<String, String>,
+    ) -> StandIn {
         let Self { engine, commands, spool } = self;
-        StandIn { engine: engine.clone(), commands: commands.clone(), spool: spool.clone(), session, container, user }
+        let (engine, commands, spool) = (engine.clone(), commands.clone(), spool.clone());
+        StandIn { engine, commands, spool, session, container, user, environment }
     }
 
     /// The commands that were started through them in one sandbox.
@@ -73,6 +82,7 @@ pub struct StandIn {
     session: SessionId,
     container: ContainerId,
     user: Option<String>,
+    environment: BTreeMap<String, String>,
 }
 
 impl std::fmt::Debug for StandIn {

@@ -17,6 +17,7 @@ use serde::{Serialize, Serializer};
 use serde_json::value::RawValue;
 
 use super::inside::answer::InsideAnswer;
+use super::pools::{HintAnswer, PoolsAnswer};
 use super::text::Shown;
 use report::ReportFields;
 use sandbox::SandboxFields;
@@ -55,6 +56,8 @@ pub enum Answer {
     Health(Health),
     Info(Info),
     Reconciled(Report),
+    Hinted(HintAnswer),
+    Pools(PoolsAnswer),
     Inside(InsideAnswer),
 }
 
@@ -84,6 +87,8 @@ impl Serialize for Answer {
             Answer::Health(health) => health.serialize(serializer),
             Answer::Info(info) => info.serialize(serializer),
             Answer::Reconciled(report) => ReportFields::of(report).serialize(serializer),
+            Answer::Hinted(answer) => answer.serialize(serializer),
+            Answer::Pools(answer) => answer.serialize(serializer),
             Answer::Inside(answer) => answer.serialize(serializer),
         }
     }

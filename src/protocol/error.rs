@@ -307,6 +307,7 @@ fn start_failed(message: String, failure: &StartFailure) -> Error {
         StartFailure::Died(death) => died(failed(death.reason().as_str(), false), death),
         StartFailure::Deleted => failed("deleted", true),
         StartFailure::PredecessorRemains(_) => failed("predecessor_remains", true),
+        StartFailure::NotBound(_) => failed("not_bound", true),
         StartFailure::Defect(_) => failed("defect", false),
     }
 }

@@ -33,6 +33,8 @@ pub enum Method {
     SandboxStats,
     SnapshotList,
     SnapshotDelete,
+    SandboxHint,
+    PoolStatus,
     EventsWatch,
     SystemHealth,
     SystemInfo,
@@ -40,7 +42,7 @@ pub enum Method {
 }
 
 impl Method {
-    pub const ALL: [Method; 35] = [
+    pub const ALL: [Method; 37] = [
         Method::SandboxCreate,
         Method::SandboxGet,
         Method::SandboxList,
@@ -72,6 +74,8 @@ impl Method {
         Method::SandboxStats,
         Method::SnapshotList,
         Method::SnapshotDelete,
+        Method::SandboxHint,
+        Method::PoolStatus,
         Method::EventsWatch,
         Method::SystemHealth,
         Method::SystemInfo,
@@ -115,6 +119,8 @@ impl Method {
             Method::SandboxStats => "sandbox.stats",
             Method::SnapshotList => "snapshot.list",
             Method::SnapshotDelete => "snapshot.delete",
+            Method::SandboxHint => "sandbox.hint",
+            Method::PoolStatus => "pool.status",
             Method::EventsWatch => "events.watch",
             Method::SystemHealth => "system.health",
             Method::SystemInfo => "system.info",
@@ -146,6 +152,7 @@ impl Method {
             | Method::SandboxRemoveFile
             | Method::SandboxMoveFile
             | Method::SandboxWriteTree
+            | Method::SandboxHint
             | Method::SystemReconcile => false,
             Method::SandboxGet
             | Method::SandboxList
@@ -157,6 +164,7 @@ impl Method {
             | Method::SandboxLogs
             | Method::SandboxStats
             | Method::SnapshotList
+            | Method::PoolStatus
             | Method::EventsWatch
             | Method::SystemHealth
             | Method::SystemInfo => true,

@@ -13,6 +13,7 @@ use serde::Deserialize;
 use super::error::{Error, Kind};
 use super::inside::{self, Exec, Inside, SyncFields};
 use super::method::Method;
+use super::pools::{Hint, HintFields};
 use super::request::Text;
 
 /// What a caller asks for, as far as it can be checked without knowing this host.
@@ -52,6 +53,8 @@ pub enum Call {
     Snapshots(Snapshots),
     DeleteSnapshot(SnapshotId),
     Inside(ChatId, Inside),
+    Hint(Hint),
+    Pools,
     Watch(Watch),
     Health,
     Info,
@@ -127,6 +130,8 @@ impl Call {
             Method::SandboxLease => fields::<LeaseFields<'_>>(params)?.checked(),
             Method::SandboxRelease => fields::<ReleaseFields<'_>>(params)?.checked(),
             Method::EventsWatch => fields::<WatchFields<'_>>(params)?.checked().map(Call::Watch),
+            Method::SandboxHint => fields::<HintFields<'_>>(params)?.checked().map(Call::Hint),
+            Method::PoolStatus => fields::<NoFields>(params).map(|NoFields {}| Call::Pools),
             Method::SystemReconcile => fields::<ReconcileFields>(params).map(ReconcileFields::checked),
             // All others are about the inside.
             _ => Err(Kind::MethodNotFound.error(method.name())),
@@ -149,7 +154,9 @@ impl Call {
             | Call::Release { chat, .. } => Some(*chat),
             Call::Watch(watch) => watch.chat,
             Call::Snapshots(snapshots) => snapshots.chat,
-            Call::List { .. } | Call::DeleteSnapshot(_) | Call::Health | Call::Info | Call::Reconcile { .. } => None,
+            Call::Hint(hint) => hint.chat,
+            Call::List { .. } | Call::DeleteSnapshot(_) | Call::Pools => None,
+            Call::Health | Call::Info | Call::Reconcile { .. } => None,
         }
     }
 }
@@ -436,7 +443,7 @@ where
     optional(field, text)?.ok_or_else(|| Error::invalid_params(field, "is required"))
 }
 
-fn optional<T>(field: &str, text: Option<Text<'_>>) -> Result<Option<T>, Error>
+pub(super) fn optional<T>(field: &str, text: Option<Text<'_>>) -> Result<Option<T>, Error>
 where
     T: FromStr,
     T::Err: Display,

@@ -27,6 +27,7 @@ use crate::protocol;
 use crate::protocol::answer::{Answer, Health, Info, LimitFields, List};
 use crate::protocol::error::{Error, Kind};
 use crate::protocol::params::{Call, Create};
+use crate::protocol::pools::{Hint, HintAnswer, PoolsAnswer};
 
 /// The profile of a create that names none.
 const DEFAULT_PROFILE: &str = "default";
@@ -95,6 +96,12 @@ impl Handler {
             Call::DeleteSnapshot(snapshot) => self.delete_snapshot(snapshot).await,
             Call::Watch(_) => Err(Kind::InvalidRequest.error("a watch needs an id")),
             Call::Inside(..) => Err(Kind::Internal.error("work inside has a desk of its own")),
+            Call::Hint(Hint { profile, chat, ttl }) => {
+                let profile = self.profile(profile.as_ref())?.name.clone();
+                let hinted = self.sandboxes.hint(profile.clone(), chat, ttl).await;
+                Ok(Answer::Hinted(HintAnswer::of(profile, chat, hinted)))
+            }
+            Call::Pools => Ok(Answer::Pools(PoolsAnswer::of(self.sandboxes.pools().await))),
             Call::Health => {
                 let (engine, sandboxes) = tokio::join!(self.engine.identify(), self.sandboxes.count());
                 Ok(Answer::Health(Health::of(engine, sandboxes)))

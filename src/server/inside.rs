@@ -168,7 +168,8 @@ impl Desk<'_> {
     fn stand_in(&self, sandbox: &Sandbox, user: Option<String>) -> Result<Arc<dyn Entrance>, Error> {
         let gone = || SandboxError::NotRunning { chat: sandbox.chat, status: sandbox.status };
         let container = sandbox.container.clone().ok_or_else(gone)?;
-        Ok(Arc::new(self.stand_ins.of(sandbox.session, container, user)))
+        let environment = self.interiors.environment_of(sandbox.session);
+        Ok(Arc::new(self.stand_ins.of(sandbox.session, container, user, environment)))
     }
 
     /// To a command that runs already.

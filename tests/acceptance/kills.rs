@@ -28,6 +28,12 @@ async fn a_create_that_is_killed_is_there_as_promised_or_not_at_all() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_claim_that_is_killed_leaves_a_free_slot_a_sandbox_or_nothing() {
+    let effects = ["slots.take", "engine.rename", "engine.image_id", "slots.bind", "slots.remember", "journal.commit"];
+    killed_everywhere(UseCase::Claim, &effects).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_replacement_that_is_killed_leaves_one_sandbox_or_none() {
     let effects = ["engine.stop", "engine.remove", "engine.create", "engine.start", "journal.commit"];
     killed_everywhere(UseCase::Replace, &effects).await;

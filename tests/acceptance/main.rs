@@ -37,6 +37,7 @@ mod observability;
 mod one_binary;
 mod outage;
 mod pause;
+mod pool;
 mod python_and_git;
 mod readiness;
 mod restart;

@@ -80,6 +80,7 @@ async fn the_documented_metrics_are_those_that_are_served() {
         "metrics.listen = '127.0.0.1:0'
          reaper.tick = '50ms'
          profiles.default.network = 'none'
+         profiles.pooled = { network = 'none', pool = { size = 1, max_age = '2s', hints = 1 } }
          profiles.broken = { image = 'sandboxd-no-such-image:none' }",
     )
     .await;
@@ -106,9 +107,12 @@ async fn the_documented_metrics_are_those_that_are_served() {
     let snapshot = json!({ "snapshot_id": snapshot["snapshot_id"] });
     service.call("snapshot.delete", snapshot).await.expect("deleted");
     service.delete(&chat).await.expect("deleted");
+    // A hint that does not come true, a claim, and slots that come and go.
+    service.call("sandbox.hint", json!({ "profile": "pooled", "ttl": 0.1 })).await.expect("taken");
+    service.created(&service.new_chat().with("profile", "pooled")).await;
     let served = eventually("everything has been counted", || async {
         let metrics = Metrics::of(&service).await;
-        metrics.value("sandboxd_reaper_pass_duration_seconds_count").map(|_| metrics)
+        documented_metrics().keys().all(|name| metrics.families().contains_key(name)).then_some(metrics)
     })
     .await;
     assert_eq!(served.families(), documented_metrics());

@@ -44,7 +44,6 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::process::{Child, Command};
-use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
@@ -272,10 +271,11 @@ fn world(
     World {
         instance: "default".parse().expect("a name"),
         engine: Bounded::new(Arc::new(engine), limits),
-        engine_slots: Arc::new(Semaphore::new(4)),
+        turns: sandboxd_actors::engine::turns::Turns::new(4),
         probe: Arc::new(NetworkProbe),
         directories: Arc::new(DirectoriesOnDisk::open(&place.join("chats")).expect("a root")),
         interiors: Arc::new(LocalInits { interiors, running: Mutex::default() }),
+        slots: Arc::new(sandboxd_actors::slot::NoSlots),
         clock: Arc::new(SystemClock),
         mounts: MountPoints {
             chat: "/chat".into(),
@@ -315,6 +315,7 @@ fn profile(name: &str) -> (sandboxd_actors::ids::ProfileName, Arc<Profile>) {
         on_expire: OnExpire::Delete,
         snapshot_on_delete: false,
         restart: Restart::Never,
+        pool: Default::default(),
     };
     (name, Arc::new(profile))
 }

@@ -6,7 +6,7 @@ use crate::clock::Timestamp;
 use crate::engine::bounded::Bounded;
 use crate::engine::{ContainerState, EngineError, Health, Observed};
 use crate::ids::{ChatId, ContainerId, ContainerName, InstanceName};
-use crate::labels::{InvalidLabels, SessionLabels};
+use crate::labels::{InvalidLabels, SessionLabels, SlotLabels};
 use crate::outcome::Death;
 use crate::sandbox::{Endpoint, Reason, Sandbox, Status};
 
@@ -37,6 +37,9 @@ pub enum NotOurs {
     OtherChat(ChatId),
     #[error("its name is not that of its chat")]
     OtherName,
+    /// Started before there was a chat for it, by this instance.
+    #[error("it is a slot that is nobody's")]
+    Slot,
 }
 
 /// What became of a container that was found.
@@ -62,6 +65,9 @@ pub struct Sighting {
 
 impl Found {
     pub fn recognise(container: Observed, instance: &InstanceName) -> Result<Self, NotOurs> {
+        if SlotLabels::decode(&container.labels).is_ok_and(|slot| slot.instance == *instance) {
+            return Err(NotOurs::Slot);
+        }
         let labels = SessionLabels::decode(&container.labels)?;
         if labels.instance != *instance {
             return Err(NotOurs::OtherInstance(labels.instance));

@@ -8,7 +8,7 @@ use super::discovery::{Found, Liveness, Sighting};
 use crate::clock::Timestamp;
 use crate::engine::EngineError;
 use crate::ids::{ContainerId, Generation, LeaseId, SessionId};
-use crate::outcome::{Created, Deletion, NotSaved, SandboxError, StartFailure};
+use crate::outcome::{Created, Deletion, Launch, NotSaved, SandboxError, StartFailure};
 use crate::request::CreateRequest;
 use crate::sandbox::{Endpoint, Sandbox, Status};
 use crate::snapshot::{Snapshot, SnapshotLabel};
@@ -159,7 +159,7 @@ pub struct Ticket(pub u64);
 #[derive(Debug, Clone)]
 pub enum Launched {
     /// It runs and is ready.
-    Started { container: ContainerId, endpoint: Option<Endpoint>, started_at: Timestamp },
+    Started { container: ContainerId, endpoint: Option<Endpoint>, started_at: Timestamp, launch: Launch },
     /// The chat's name was taken by a live sandbox of the chat that nobody here knew of. It is on disk by now, unless the
     /// launch was cancelled.
     Found(Box<Found>),

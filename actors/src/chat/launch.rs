@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
+use ractor::ActorRef;
 use tokio_util::sync::CancellationToken;
 
 use super::World;
-use super::discovery::{Found, discover, sudden_death};
+use super::discovery::{Found, NotOurs, discover, sudden_death};
 use super::events::{LaunchFailure, Launched, Remains};
 use super::readiness::{has_ended, wait_until_ready};
 use crate::clock::Timestamp;
@@ -15,9 +16,11 @@ use crate::engine::bounded::Straggler;
 use crate::engine::{EngineError, Observed};
 use crate::ids::{ContainerId, SessionId};
 use crate::journal::Draft;
-use crate::outcome::{NotSaved, StartFailure};
+use crate::outcome::{Launch, NotSaved, StartFailure};
+use crate::pool::claim::claim;
 use crate::profile::{Network, Profile};
 use crate::request::CreateRequest;
+use crate::root;
 use crate::sandbox::{Endpoint, Sandbox};
 
 /// How long a cancelled launch still waits for a creation that is under way: almost always long enough to learn what
@@ -36,17 +39,24 @@ const NAME_PAUSE: Duration = Duration::from_millis(50);
 /// Launches a sandbox. A straggler is a creation that was given up; it is still to be followed to its end.
 pub async fn launch(
     world: &World,
+    root: &ActorRef<root::Message>,
     request: &CreateRequest,
     session: SessionId,
     created_at: Timestamp,
     cancelled: &CancellationToken,
 ) -> (Result<Launched, LaunchFailure>, Option<Straggler>) {
+    // Slots are of the profile's image, and a snapshot is another.
+    if request.snapshot.is_none()
+        && let Some(result) = claim(world, root, request, session, created_at, cancelled).await
+    {
+        return (result, None);
+    }
     let spec = match prepare(world, request, session, created_at, cancelled).await {
         Ok(spec) => spec,
         Err(failure) => return (Err(LaunchFailure { failure, remains: Remains::Nothing }), None),
     };
     let container = {
-        let Some(_slot) = until(cancelled, world.engine_slots.acquire()).await else {
+        let Some(_turn) = until(cancelled, world.turns.take()).await else {
             return (Err(LaunchFailure { failure: StartFailure::Deleted, remains: Remains::Nothing }), None);
         };
         let container = match create(world, request, &spec, cancelled).await {
@@ -153,6 +163,11 @@ async fn make_way(
                 Err(error) => Err(LaunchFailure { failure: error.into(), remains: Remains::Container(leftover) }),
             }
         }
+        // Given up on its way to this chat, or to one that was deleted.
+        Some(Err((holder, NotOurs::Slot))) => match world.engine.remove(&holder, world.teardown.remove).await {
+            Ok(()) => Ok(None),
+            Err(error) => Err(LaunchFailure { failure: error.into(), remains: Remains::Nothing }),
+        },
         Some(Err((holder, why))) => {
             Err(untouched(StartFailure::InTheWay { name: spec.name.to_string(), holder, why: why.to_string() }))
         }
@@ -192,8 +207,9 @@ pub async fn relaunch(
             .container
             .as_ref()
             .ok_or_else(|| EngineError::NoSuchContainer { container: sandbox.container_name.to_string() })?;
-        let _slot = world.engine_slots.acquire().await;
+        let _turn = world.turns.take().await;
         world.engine.start(container).await?;
+        world.slots.bind_again(sandbox.session).await.map_err(|error| StartFailure::NotBound(error.to_string()))?;
         become_ready(world, profile, container).await
     };
     let outcome = until(cancelled, started).await.unwrap_or(Err(StartFailure::Deleted));
@@ -214,6 +230,7 @@ async fn become_ready(world: &World, profile: &Profile, container: &ContainerId)
         container: container.clone(),
         endpoint,
         started_at: seen.started_at.unwrap_or_else(|| world.clock.now()),
+        launch: Launch::Cold,
     })
 }
 

@@ -6,7 +6,7 @@ use super::events::{Request, Ticket, WaiterId};
 use super::leases::Leases;
 use crate::clock::Timestamp;
 use crate::ids::SnapshotId;
-use crate::outcome::{Outcome, StartFailure};
+use crate::outcome::{Launch, Outcome, StartFailure};
 use crate::profile::OnExpire;
 use crate::request::CreateRequest;
 use crate::sandbox::{Reason, Sandbox, Status};
@@ -57,6 +57,7 @@ pub(super) enum Origin {
         waiters: Vec<WaiterId>,
         /// It runs, and waits to be on disk before anybody is told.
         saving: Option<Ticket>,
+        launch: Launch,
     },
     /// It ended by itself and is started again, for the so-many-th time in a row. Its session is on disk already.
     Restart { attempt: u32, waiting: Vec<Request> },

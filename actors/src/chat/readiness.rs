@@ -14,8 +14,11 @@ use crate::probe::NotReady;
 use crate::profile::{Profile, ReadinessCheck};
 
 /// Between two tries: most services are up within milliseconds, the slow ones should not be pestered.
-const FIRST_PAUSE: Duration = Duration::from_millis(10);
+const FIRST_PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE: Duration = Duration::from_millis(250);
+
+/// From this pause on, a look at the sandbox goes before it. To look costs as much as several of the tries before.
+const WORTH_A_LOOK: Duration = Duration::from_millis(10);
 
 /// How often a sandbox is looked at during a try: one at a sandbox that has died may never end by itself.
 const WATCH: Duration = Duration::from_millis(500);
@@ -46,8 +49,11 @@ pub async fn wait_until_ready(
             Err(not_ready) => not_ready.to_string(),
         };
         // What died will not get ready, and its end says more than a refused connection.
-        expect_alive(world, container, profile, deadline).await?;
-        if Instant::now() + pause >= deadline {
+        let is_last = || Instant::now() + pause >= deadline;
+        if is_last() || pause >= WORTH_A_LOOK {
+            expect_alive(world, container, profile, deadline).await?;
+        }
+        if is_last() {
             let log_tail = world.engine.log_tail(container, LOG_TAIL_LINES).await.unwrap_or_default();
             return Err(StartFailure::NotReady { limit, last, log_tail });
         }

@@ -13,7 +13,7 @@ pub async fn take(
 ) -> Result<Box<Snapshot>, EngineError> {
     let missing = || EngineError::NoSuchContainer { container: sandbox.container_name.to_string() };
     let container = sandbox.container.as_ref().ok_or_else(missing)?;
-    let _slot = world.engine_slots.acquire().await;
+    let _turn = world.turns.take().await;
     let origin = SnapshotOrigin {
         id: SnapshotId::next(),
         instance: world.instance.clone(),

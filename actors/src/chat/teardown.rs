@@ -49,7 +49,7 @@ pub async fn tear_down(
         }
     }
     // Waiting for a turn at a busy engine is nobody's fault and does not count.
-    let _slot = world.engine_slots.acquire().await;
+    let _turn = world.turns.take().await;
     let removal = world.engine.remove(&container, limits.remove);
     match clamped(&mut left, limits.remove, removal).await.flatten() {
         Err(error) if error.may_have_happened() => {

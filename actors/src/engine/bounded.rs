@@ -15,7 +15,7 @@ use super::logs::{EngineLogs, LogRange};
 use super::{Engine, EngineError, EngineIdentity, NetworkSpec, Observed, Operation, SnapshotRemoval};
 use crate::clock::Timestamp;
 use crate::container::ContainerSpec;
-use crate::ids::{ChatId, ContainerId, InstanceName, SnapshotId};
+use crate::ids::{ChatId, ContainerId, ContainerName, InstanceName, SnapshotId};
 use crate::snapshot::{Snapshot, SnapshotOrigin};
 
 /// How long each kind of call may take.
@@ -60,6 +60,14 @@ impl Bounded {
 
     pub async fn has_image(&self, image: &str) -> Result<bool, EngineError> {
         within(Operation::HasImage, self.limits.image, self.engine.has_image(image)).await
+    }
+
+    pub async fn image_id(&self, image: &str) -> Result<Option<String>, EngineError> {
+        within(Operation::ImageId, self.limits.image, self.engine.image_id(image)).await
+    }
+
+    pub async fn rename(&self, container: &ContainerId, name: &ContainerName) -> Result<(), EngineError> {
+        within(Operation::Rename, self.limits.start, self.engine.rename(container, name)).await
     }
 
     /// The one call that is never dropped: see [`Creation`].

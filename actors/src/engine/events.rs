@@ -4,7 +4,7 @@
 use futures_util::stream::BoxStream;
 
 use super::EngineError;
-use crate::ids::{ChatId, ContainerId};
+use crate::ids::{ChatId, ContainerId, SlotId};
 
 /// Ends after its first error.
 pub type EngineEvents = BoxStream<'static, Result<EngineEvent, EngineError>>;
@@ -12,9 +12,16 @@ pub type EngineEvents = BoxStream<'static, Result<EngineEvent, EngineError>>;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EngineEvent {
     pub container: ContainerId,
-    /// As the container's label has it.
-    pub chat: ChatId,
+    pub whose: Whose,
     pub what: Happening,
+}
+
+/// As the container's labels have it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Whose {
+    Chat(ChatId),
+    /// Nobody's yet.
+    Slot(SlotId),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -19,7 +19,7 @@ use super::{ContainerState, Engine, EngineError, EngineIdentity, Exit, Health, N
 use crate::clock::{Clock, SystemClock, Timestamp};
 use crate::container::ContainerSpec;
 use crate::engine::SnapshotRemoval;
-use crate::ids::{ChatId, ContainerId, InstanceName, SnapshotId};
+use crate::ids::{ChatId, ContainerId, ContainerName, InstanceName, SnapshotId};
 use crate::labels;
 use crate::profile::Network;
 use crate::snapshot::{Snapshot, SnapshotOrigin, image_name};
@@ -42,6 +42,8 @@ struct Inner {
     snapshots: BTreeMap<String, Snapshot>,
     networks: Vec<String>,
     missing_images: Vec<String>,
+    /// How often each was rebuilt.
+    rebuilt: BTreeMap<String, u32>,
     addressless: bool,
     watchers: Watchers,
     faults: HashMap<Operation, VecDeque<Fault>>,
@@ -104,6 +106,11 @@ impl FakeEngine {
 
     pub fn lose_image(&self, image: &str) {
         self.inner().missing_images.push(image.to_owned());
+    }
+
+    /// The image's name stands for another image from now on.
+    pub fn rebuild_image(&self, image: &str) {
+        *self.inner().rebuilt.entry(image.to_owned()).or_default() += 1;
     }
 
     /// Containers get no address from now on.
@@ -325,6 +332,26 @@ impl Engine for FakeEngine {
 
     async fn has_image(&self, image: &str) -> Result<bool, EngineError> {
         self.call(Operation::HasImage, |inner| Ok(!inner.missing_images.iter().any(|missing| missing == image))).await
+    }
+
+    async fn image_id(&self, image: &str) -> Result<Option<String>, EngineError> {
+        self.call(Operation::ImageId, |inner| {
+            let is_there = !inner.missing_images.iter().any(|missing| missing == image);
+            let version = inner.rebuilt.get(image).copied().unwrap_or_default();
+            Ok(is_there.then(|| format!("{image}@{version}")))
+        })
+        .await
+    }
+
+    async fn rename(&self, container: &ContainerId, name: &ContainerName) -> Result<(), EngineError> {
+        self.call(Operation::Rename, |inner| {
+            if inner.containers.values().any(|other| other.observed.name == name.as_str()) {
+                return Err(EngineError::NameTaken { name: name.to_string() });
+            }
+            inner.existing(container)?.observed.name = name.to_string();
+            Ok(())
+        })
+        .await
     }
 
     async fn create(&self, spec: &ContainerSpec) -> Result<ContainerId, EngineError> {

@@ -30,6 +30,7 @@ use crate::chat::discovery::{Condition, Found, Sighting};
 use crate::clock::Timestamp;
 use crate::engine::Observed;
 use crate::ids::{ChatId, ContainerId, InstanceName};
+use crate::labels::SlotLabels;
 use crate::sandbox::{Reason, Sandbox, Status};
 
 #[derive(Debug, Clone, PartialEq)]
@@ -48,18 +49,28 @@ pub struct Situation {
     pub underway_since: Option<Timestamp>,
 }
 
+/// The chats' containers, slots, and what merely claims to be one of them.
+pub type Recognised = (Vec<Found>, Vec<(SlotLabels, Observed)>, Vec<(ContainerId, String)>);
+
 impl Situation {
     /// Sorts a listing into what is ours and what merely claims to be.
-    pub fn recognise(instance: &InstanceName, listed: Vec<Observed>) -> (Vec<Found>, Vec<(ContainerId, String)>) {
-        let (mut ours, mut unrecognised) = (Vec::new(), Vec::new());
+    pub fn recognise(instance: &InstanceName, listed: Vec<Observed>) -> Recognised {
+        let (mut ours, mut slots, mut unrecognised) = (Vec::new(), Vec::new(), Vec::new());
         for container in listed {
+            // Slots that are nobody's are their pools' business.
+            if let Ok(labels) = SlotLabels::decode(&container.labels)
+                && labels.instance == *instance
+            {
+                slots.push((labels, container));
+                continue;
+            }
             let id = container.id.clone();
             match Found::recognise(container, instance) {
                 Ok(found) => ours.push(found),
                 Err(why) => unrecognised.push((id, why.to_string())),
             }
         }
-        (ours, unrecognised)
+        (ours, slots, unrecognised)
     }
 }
 

@@ -4,7 +4,6 @@ use std::path::Path;
 use std::sync::Mutex;
 
 use async_trait::async_trait;
-use tokio::sync::Semaphore;
 
 use super::*;
 use crate::chat::{Rules, TeardownLimits};
@@ -160,10 +159,11 @@ impl Stage {
         let world = Arc::new(World {
             instance: "default".parse().unwrap(),
             engine: Bounded::new(Arc::new(engine.clone()), limits),
-            engine_slots: Arc::new(Semaphore::new(1)),
+            turns: crate::engine::turns::Turns::new(1),
             probe: Arc::new(Nothing),
             directories: Arc::new(Nothing),
             interiors: Arc::new(crate::interior::Unfurnished),
+            slots: Arc::new(crate::slot::NoSlots),
             clock: Arc::new(SystemClock),
             mounts: points(),
             teardown: TeardownLimits { graceful: PATIENCE, remove: PATIENCE, total: PATIENCE },

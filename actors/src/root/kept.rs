@@ -67,6 +67,11 @@ impl<M: ractor::Message> Kept<M> {
         }
     }
 
+    /// None while it is down.
+    pub(super) fn actor(&self) -> Option<ActorRef<M>> {
+        self.actor.clone()
+    }
+
     pub(super) fn stop(&self) {
         if let Some(actor) = &self.actor {
             actor.stop(None);

@@ -10,6 +10,7 @@ mod failing_engine;
 mod hanging_engine;
 mod listing;
 mod pausing;
+mod pools;
 mod races;
 mod readiness;
 mod shutdown;

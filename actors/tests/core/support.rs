@@ -3,6 +3,7 @@
 mod clock;
 mod directories;
 mod probe;
+mod slots;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,6 +14,7 @@ use sandboxd_actors::clock::{Clock, Timestamp};
 use sandboxd_actors::container::{ContainerSpec, MountPoints, compose};
 use sandboxd_actors::engine::bounded::{Bounded, EngineLimits};
 use sandboxd_actors::engine::fake::FakeEngine;
+use sandboxd_actors::engine::turns::Turns;
 use sandboxd_actors::engine::{ContainerState, EngineError, Observed, Operation};
 use sandboxd_actors::environment::Environment;
 use sandboxd_actors::host_path::HostPath;
@@ -20,17 +22,17 @@ use sandboxd_actors::ids::{ChatId, ContainerId, InstanceName, SessionId};
 use sandboxd_actors::journal::JournalHandle;
 use sandboxd_actors::journal::memory::MemoryJournal;
 use sandboxd_actors::outcome::{Created, SandboxError, StartFailure};
-use sandboxd_actors::profile::{Limits, Network, Profile, Readiness, ReadinessCheck};
+use sandboxd_actors::profile::{Limits, Network, PoolTargets, Profile, Readiness, ReadinessCheck};
 use sandboxd_actors::reconciler::Trigger;
 use sandboxd_actors::reconciler::plan::Action;
 use sandboxd_actors::request::CreateRequest;
 use sandboxd_actors::sandbox::{Sandbox, Status};
 use sandboxd_actors::sandboxes::{Rhythm, Sandboxes};
-use tokio::sync::Semaphore;
 
 pub(crate) use clock::TestClock;
 pub(crate) use directories::TestDirectories;
 pub(crate) use probe::{Behaviour, TestProbe};
+pub(crate) use slots::TestSlots;
 
 /// A sandbox seen so recently is handed out without another look.
 pub(crate) const TRUST: Duration = Duration::from_secs(2);
@@ -48,6 +50,9 @@ pub(crate) struct Service {
     pub(crate) probe: TestProbe,
     pub(crate) directories: TestDirectories,
     pub(crate) journal: MemoryJournal,
+    pub(crate) slots: TestSlots,
+    /// The one it knows.
+    pub(crate) profile: Arc<Profile>,
 }
 
 impl Service {
@@ -67,6 +72,12 @@ impl Service {
         Self::with(instance(), engine, MemoryJournal::default(), slots).await
     }
 
+    /// With sandboxes that are started ahead.
+    pub(crate) async fn pooled(engine: FakeEngine, pool: PoolTargets) -> Self {
+        let profile = Arc::new(Profile { pool, ..(*request().profile).clone() });
+        Self::of(instance(), engine, MemoryJournal::default(), 64, profile).await
+    }
+
     /// Another instance on the same engine, with a journal of its own.
     pub(crate) async fn another_instance(&self) -> Self {
         let another = "another".parse().expect("a name");
@@ -76,10 +87,20 @@ impl Service {
     }
 
     async fn with(instance: InstanceName, engine: FakeEngine, journal: MemoryJournal, slots: usize) -> Self {
+        Self::of(instance, engine, journal, slots, request().profile).await
+    }
+
+    async fn of(
+        instance: InstanceName,
+        engine: FakeEngine,
+        journal: MemoryJournal,
+        turns: usize,
+        profile: Arc<Profile>,
+    ) -> Self {
         let (handle, contents) =
             JournalHandle::start_in_place(journal.clone(), JOURNAL_LIMIT).await.expect("the journal opens");
-        let profile = request().profile;
-        let profiles = [(profile.name.clone(), profile)].into();
+        let profiles = [(profile.name.clone(), Arc::clone(&profile))].into();
+        let slots = TestSlots::default();
         let (clock, probe, directories) = (TestClock::default(), TestProbe::default(), TestDirectories::default());
         let limits = EngineLimits {
             identify: ENGINE_LIMIT,
@@ -95,10 +116,11 @@ impl Service {
         let world = World {
             instance,
             engine: Bounded::new(Arc::new(engine.clone()), limits),
-            engine_slots: Arc::new(Semaphore::new(slots)),
+            turns: Turns::new(turns),
             probe: Arc::new(probe.clone()),
             directories: Arc::new(directories.clone()),
             interiors: Arc::new(sandboxd_actors::interior::Unfurnished),
+            slots: Arc::new(slots.clone()),
             clock: Arc::new(clock.clone()),
             mounts: mount_points(),
             teardown: TEARDOWN,
@@ -108,7 +130,7 @@ impl Service {
         };
         let rhythm = Rhythm { reap: Duration::from_secs(1), reconcile: Duration::from_secs(3600) };
         let (sandboxes, _) = Sandboxes::start(world, contents, rhythm).await.expect("root starts");
-        Self { sandboxes, engine, clock, probe, directories, journal }
+        Self { sandboxes, engine, clock, probe, directories, journal, slots, profile }
     }
 
     /// Takes over what the engine holds: how many sandboxes, and how many containers were left alone.
@@ -227,6 +249,7 @@ pub(crate) fn request_for(chat: ChatId) -> CreateRequest {
             on_expire: Default::default(),
             snapshot_on_delete: false,
             restart: Default::default(),
+            pool: Default::default(),
         }),
         profile_named: false,
         snapshot: None,

@@ -26,7 +26,6 @@ use sandboxd_actors::reconciler::Trigger;
 use sandboxd_actors::request::CreateRequest;
 use sandboxd_actors::sandbox::{Sandbox, Status};
 use sandboxd_actors::sandboxes::{Rhythm, Sandboxes};
-use tokio::sync::Semaphore;
 
 pub(crate) const MEMORY_LIMIT: u64 = 1 << 30;
 
@@ -63,10 +62,11 @@ impl Service {
         let world = World {
             instance: "default".parse().expect("a name"),
             engine: Bounded::new(Arc::new(engine.clone()), limits),
-            engine_slots: Arc::new(Semaphore::new(64)),
+            turns: sandboxd_actors::engine::turns::Turns::new(64),
             probe: Arc::new(Unneeded),
             directories: Arc::new(Unneeded),
             interiors: Arc::new(sandboxd_actors::interior::Unfurnished),
+            slots: Arc::new(sandboxd_actors::slot::NoSlots),
             clock: Arc::new(SystemClock),
             mounts: MountPoints {
                 chat: "/chat".into(),
@@ -176,6 +176,7 @@ fn profile() -> Arc<Profile> {
         on_expire: OnExpire::Delete,
         snapshot_on_delete: false,
         restart: Restart::Never,
+        pool: Default::default(),
     })
 }
 

@@ -3,7 +3,7 @@
 use bollard::errors::Error;
 use sandboxd_actors::container::ContainerSpec;
 use sandboxd_actors::engine::{EngineError, Operation};
-use sandboxd_actors::ids::ContainerId;
+use sandboxd_actors::ids::{ContainerId, ContainerName};
 
 /// An answer whose errors have no meaning beyond the general one.
 pub(super) trait Failure<T> {
@@ -55,6 +55,15 @@ pub(super) fn of_container(operation: Operation, container: &ContainerId, error:
             EngineError::NoSuchContainer { container: container.to_string() }
         }
         _ => general(operation, error),
+    }
+}
+
+pub(super) fn of_rename(container: &ContainerId, name: &ContainerName, error: Error) -> EngineError {
+    match refusal(&error) {
+        Some((409 | 500, message)) if message.contains("already in use") => {
+            EngineError::NameTaken { name: name.to_string() }
+        }
+        _ => of_container(Operation::Rename, container, error),
     }
 }
 

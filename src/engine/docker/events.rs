@@ -11,7 +11,7 @@ use bollard::query_parameters::EventsOptionsBuilder;
 use futures_util::future::ready;
 use futures_util::{Stream, StreamExt, stream};
 use sandboxd_actors::clock::{Clock, SystemClock};
-use sandboxd_actors::engine::events::{EngineEvent, EngineEvents, Happening};
+use sandboxd_actors::engine::events::{EngineEvent, EngineEvents, Happening, Whose};
 use sandboxd_actors::engine::{EngineError, Operation};
 use sandboxd_actors::ids::{ContainerId, InstanceName};
 use sandboxd_actors::labels;
@@ -57,9 +57,11 @@ fn ours(message: EventMessage, instance: &InstanceName) -> Option<EngineEvent> {
     if attribute(labels::MANAGED)? != "true" || attribute(labels::INSTANCE)? != instance.as_str() {
         return None;
     }
+    let chat = attribute(labels::CHAT_ID).and_then(|chat| chat.parse().ok()).map(Whose::Chat);
+    let slot = || attribute(labels::SLOT_ID).and_then(|slot| slot.parse().ok()).map(Whose::Slot);
     Some(EngineEvent {
         container: ContainerId::new(actor.id?),
-        chat: attribute(labels::CHAT_ID)?.parse().ok()?,
+        whose: chat.or_else(slot)?,
         what: happening(&message.action?)?,
     })
 }

@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use rustix::process::Signal;
 use sandbox_init::codec::{Bytes, decode};
 use sandbox_init::wire::{
-    COMMAND_VARIABLE, Control, Ending, Event, Failure, How, Kind, Run, SECRET_VARIABLE, SOCKET_VARIABLE,
+    COMMAND_VARIABLE, Control, Ending, Event, Failure, How, Kind, Run, SECRET_VARIABLE, SOCKET_VARIABLE, WAIT_VARIABLE,
 };
 use tokio::io::AsyncWriteExt;
 
@@ -218,10 +218,11 @@ impl StandIn {
     fn command(&self, run: &Run) -> Command {
         let text = |bytes: &Bytes| String::from_utf8_lossy(&bytes.0).into_owned();
         let own = run.environment.iter().map(|(name, value)| format!("{}={}", text(name), text(value)));
+        let given = self.environment.iter().map(|(name, value)| format!("{name}={value}"));
         let mark = format!("{COMMAND_VARIABLE}={}", self.mark(run.id));
         Command {
             arguments: run.arguments.iter().map(text).collect(),
-            environment: blanked().into_iter().chain(own).chain([mark]).collect(),
+            environment: given.chain(own).chain(blanked()).chain([mark]).collect(),
             directory: run.directory.as_ref().map(text),
             user: self.user.clone(),
             terminal: run.terminal.is_some(),
@@ -262,7 +263,7 @@ impl StandIn {
 
 /// The engine gives every command what the first process was told, and only that is to know.
 fn blanked() -> Vec<String> {
-    [SECRET_VARIABLE, SOCKET_VARIABLE].map(|name| format!("{name}=")).into()
+    [SECRET_VARIABLE, SOCKET_VARIABLE, WAIT_VARIABLE].map(|name| format!("{name}=")).into()
 }
 
 /// An engine does not tell a signal from the code that a shell would make of it, except where we know.

@@ -90,6 +90,10 @@ pub(super) async fn run(use_case: UseCase, end: End) -> Report {
     let installation = next.stop().await;
     assert_eq!(installation.containers().await.count().await, 0);
     assert_eq!(records(&installation), [], "nothing is owed");
+    for directory in ["sandboxes", "slots"] {
+        let left = std::fs::read_dir(installation.path("state").join(directory)).expect("it is there");
+        assert_eq!(left.count(), 0, "{directory}");
+    }
     let passed = std::fs::read_to_string(log).unwrap_or_default().lines().map(String::from).collect();
     Report { killed, passed }
 }

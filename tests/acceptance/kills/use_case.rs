@@ -12,6 +12,8 @@ use crate::engine::eventually;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum UseCase {
     Create,
+    /// A create that finds a slot.
+    Claim,
     /// A create for a chat whose sandbox has expired.
     Replace,
     Renew,
@@ -36,6 +38,8 @@ impl UseCase {
             UseCase::ExpireKeeping => {
                 "reaper.tick = '50ms'\nprofiles.default = { network = 'none', on_expire = 'snapshot' }"
             }
+            // A slot for each hint, and none beyond.
+            UseCase::Claim => "profiles.default = { network = 'none', pool = { size = 0, hints = 1 } }",
             _ => "profiles.default.network = 'none'",
         }
     }
@@ -44,6 +48,11 @@ impl UseCase {
     pub(super) async fn prepare(self, service: &Daemon, chat: &CreateParams) -> Option<Value> {
         let params = match self {
             UseCase::Create => return None,
+            UseCase::Claim => {
+                service.call("sandbox.hint", json!({ "chat_id": chat.chat_id(), "ttl": 600 })).await.expect("taken");
+                service.until_free(1).await;
+                return None;
+            }
             UseCase::Replace => chat.with("ttl", 1),
             // Counts from when it is ready, however long that took.
             UseCase::Expire | UseCase::Rest | UseCase::ExpireKeeping => chat.with("idle_timeout", 1),
@@ -62,7 +71,7 @@ impl UseCase {
     pub(super) async fn perform(self, service: &Daemon, chat: &CreateParams) -> Option<Value> {
         let id = json!({ "chat_id": chat.chat_id() });
         let answer = match self {
-            UseCase::Create | UseCase::Replace => service.try_call("sandbox.create", chat).await,
+            UseCase::Create | UseCase::Claim | UseCase::Replace => service.try_call("sandbox.create", chat).await,
             UseCase::Renew => {
                 service.try_call("sandbox.renew", json!({ "chat_id": chat.chat_id(), "ttl": 9000 })).await
             }
@@ -98,11 +107,12 @@ impl UseCase {
         let running = record.as_ref().filter(|record| record.status == Status::Running);
         let made_now = running.filter(|record| Some(record.session.to_string()) != earlier);
         match self {
-            UseCase::Create | UseCase::Replace => {
+            UseCase::Create | UseCase::Claim | UseCase::Replace => {
                 if let Some(answer) = answer {
                     let promised = made_now.expect("on disk before it is answered");
                     assert_eq!(session(answer), Some(promised.session.to_string()));
-                    assert_eq!(answer["outcome"], if self == UseCase::Create { "created" } else { "replaced" });
+                    assert_eq!(answer["outcome"], if self == UseCase::Replace { "replaced" } else { "created" });
+                    assert_eq!(answer["launch"], if self == UseCase::Claim { "warm" } else { "cold" });
                 }
                 match made_now {
                     Some(promised) => is_there(next, chat, promised).await,

@@ -209,7 +209,8 @@ impl Facts {
             Has::Unknown => Phase::Unknown(Unknown::default()),
             Has::Nothing => Phase::Absent,
             Has::Launch => {
-                let origin = Origin::Request { request, outcome, waiters, saving: None };
+                let origin =
+                    Origin::Request { request, outcome, waiters, saving: None, launch: crate::outcome::Launch::Cold };
                 Phase::Creating(Box::new(Creating { sandbox, origin }))
             }
             Has::Sandbox => Phase::Running(Box::new(Running::new(sandbox, at(self.seen_at)))),

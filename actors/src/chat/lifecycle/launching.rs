@@ -26,7 +26,7 @@ impl Lifecycle {
             request: request.clone(),
             created_at: now,
         });
-        let origin = Origin::Request { request, outcome, waiters, saving: None };
+        let origin = Origin::Request { request, outcome, waiters, saving: None, launch: Launch::Cold };
         self.phase = Phase::Creating(Box::new(Creating { sandbox, origin }));
     }
 
@@ -53,13 +53,14 @@ impl Lifecycle {
 
     fn launch_ended(&mut self, mut creating: Creating, result: Result<Launched, LaunchFailure>, now: Timestamp) {
         match result {
-            Ok(Launched::Started { container, endpoint, started_at }) => {
+            Ok(Launched::Started { container, endpoint, started_at, launch }) => {
                 let sandbox = &mut creating.sandbox;
                 sandbox.container = Some(container);
                 sandbox.endpoint = endpoint;
                 sandbox.started_at = Some(started_at);
                 match creating.origin {
-                    Origin::Request { ref mut saving, .. } => {
+                    Origin::Request { ref mut saving, launch: ref mut how, .. } => {
+                        *how = launch;
                         sandbox.last_activity_at = now;
                         let promised = Sandbox { status: Status::Running, reason: Reason::Ready, ..sandbox.clone() };
                         let ticket = self.ticket();
@@ -98,11 +99,18 @@ impl Lifecycle {
     }
 
     /// It runs, and is on disk: now it is promised.
-    fn promise(&mut self, mut sandbox: Sandbox, outcome: Outcome, waiters: Vec<WaiterId>, now: Timestamp) {
+    fn promise(
+        &mut self,
+        mut sandbox: Sandbox,
+        outcome: Outcome,
+        launch: Launch,
+        waiters: Vec<WaiterId>,
+        now: Timestamp,
+    ) {
         self.enter(&mut sandbox, Status::Running, Reason::Ready, None);
         let outcome = if sandbox.snapshot.is_some() { Outcome::Restored } else { outcome };
         for waiter in waiters {
-            let created = Created { sandbox: sandbox.clone(), outcome, launch: Launch::Cold };
+            let created = Created { sandbox: sandbox.clone(), outcome, launch };
             self.answer(waiter, Reply::Create(Ok(created)));
         }
         self.run(Running::new(sandbox, now));
@@ -128,11 +136,11 @@ impl Lifecycle {
     pub(super) fn saved(&mut self, ticket: Ticket, result: Result<(), NotSaved>, now: Timestamp) {
         match std::mem::replace(&mut self.phase, Phase::Absent) {
             Phase::Creating(creating) => match *creating {
-                Creating { sandbox, origin: Origin::Request { outcome, waiters, saving, .. } }
+                Creating { sandbox, origin: Origin::Request { outcome, waiters, saving, launch, .. } }
                     if saving == Some(ticket) =>
                 {
                     match result {
-                        Ok(()) => self.promise(sandbox, outcome, waiters, now),
+                        Ok(()) => self.promise(sandbox, outcome, launch, waiters, now),
                         Err(error) => {
                             let remains = sandbox.container.clone().map_or(Remains::Perhaps, Remains::Container);
                             self.roll_back(sandbox, waiters, error.into(), remains);

@@ -4,7 +4,7 @@ use futures_util::StreamExt;
 use futures_util::stream;
 use tokio::sync::mpsc;
 
-use crate::engine::events::{EngineEvent, EngineEvents, Happening};
+use crate::engine::events::{EngineEvent, EngineEvents, Happening, Whose};
 use crate::engine::{EngineError, Observed};
 use crate::ids::InstanceName;
 use crate::labels;
@@ -29,12 +29,14 @@ impl Watchers {
         self.0.iter().filter(|watcher| !watcher.events.is_closed()).count()
     }
 
-    /// Tells those who watch the container's instance. One without a chat is none of theirs.
+    /// Tells those who watch the container's instance. One that is neither a chat's nor a slot is none of theirs.
     pub(super) fn tell(&self, container: &Observed, what: Happening) {
         let label = |name| container.labels.get(name).map(String::as_str);
-        let Some(chat) = label(labels::CHAT_ID).and_then(|chat| chat.parse().ok()) else { return };
+        let chat = label(labels::CHAT_ID).and_then(|chat| chat.parse().ok()).map(Whose::Chat);
+        let slot = label(labels::SLOT_ID).and_then(|slot| slot.parse().ok()).map(Whose::Slot);
+        let Some(whose) = chat.or(slot) else { return };
         for watcher in self.0.iter().filter(|watcher| label(labels::INSTANCE) == Some(watcher.instance.as_str())) {
-            let _ = watcher.events.send(Ok(EngineEvent { container: container.id.clone(), chat, what }));
+            let _ = watcher.events.send(Ok(EngineEvent { container: container.id.clone(), whose, what }));
         }
     }
 

@@ -84,7 +84,7 @@ fn found(container: Observed) -> Found {
 
 /// A situation that a service of some age is in, with nothing but this.
 fn situation(containers: Vec<Observed>, records: Vec<Sandbox>) -> Situation {
-    let (listed, unrecognised) = Situation::recognise(&instance(), containers);
+    let (listed, _, unrecognised) = Situation::recognise(&instance(), containers);
     let attended = BTreeSet::new();
     Situation {
         listed,

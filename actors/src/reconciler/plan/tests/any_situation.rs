@@ -69,7 +69,7 @@ fn worlds() -> impl Strategy<Value = World> {
 
 impl World {
     fn situation(&self) -> Situation {
-        let (listed, unrecognised) = Situation::recognise(&instance(), self.containers.clone());
+        let (listed, _, unrecognised) = Situation::recognise(&instance(), self.containers.clone());
         Situation {
             listed,
             unrecognised,

@@ -30,7 +30,7 @@ impl Stage {
     pub(in super::super) fn started(&mut self) -> Result<Launched, LaunchFailure> {
         self.containers += 1;
         let container = ContainerId::new(format!("container-{}", self.containers));
-        Ok(Launched::Started { container, endpoint: None, started_at: self.now })
+        Ok(Launched::Started { container, endpoint: None, started_at: self.now, launch: Launch::Cold })
     }
 
     pub(in super::super) fn launch_fails(&mut self, remains: Remains) {

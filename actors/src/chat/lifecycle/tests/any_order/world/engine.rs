@@ -134,7 +134,9 @@ impl World {
         let failed = |remains| Err(LaunchFailure { failure, remains });
         let result = match (end, made) {
             (LaunchEnd::Succeeds, Some(container)) => match self.holds(&container) {
-                Some(_) => Ok(Launched::Started { container, endpoint: None, started_at: self.now }),
+                Some(_) => {
+                    Ok(Launched::Started { container, endpoint: None, started_at: self.now, launch: Launch::Cold })
+                }
                 None => {
                     let failure = EngineError::NoSuchContainer { container: container.to_string() }.into();
                     Err(LaunchFailure { failure, remains: Remains::Container(container) })

@@ -1,0 +1,47 @@
+//! Warm slots of one profile: kept started for chats to come, handed out once each, replaced in quiet moments.
+//!
+//! [`shelf`] decides; [`actor`] carries out; [`start`] is how a slot comes into being, and [`claim`] how it becomes a
+//! chat's.
+
+pub mod actor;
+pub mod claim;
+pub mod shelf;
+mod start;
+
+use crate::clock::Timestamp;
+use crate::ids::ProfileName;
+use shelf::Counts;
+
+/// What is to be known of a pool.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Status {
+    pub profile: ProfileName,
+    /// How many slots are wanted free at the moment.
+    pub target: usize,
+    pub slots: Counts,
+    /// Hints that may still come true.
+    pub hints: usize,
+    /// Which image the profile's name stands for, once that is known.
+    pub image_id: Option<String>,
+    /// Why there are no slots, where there cannot be any.
+    pub unavailable: Option<String>,
+    /// Why the last slot did not come, if none has come since.
+    pub last_error: Option<String>,
+    pub retry_at: Option<Timestamp>,
+    pub tally: Tally,
+}
+
+/// Since the service started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Tally {
+    /// Claims that got a slot.
+    pub hits: u64,
+    /// Claims that found none.
+    pub misses: u64,
+    /// Slots that were handed out and did not become a chat's.
+    pub spoiled: u64,
+    /// Hints that came true.
+    pub hints_hit: u64,
+    /// Hints whose time ran out.
+    pub hints_wasted: u64,
+}

@@ -1,0 +1,377 @@
+//! A pool's mailbox. It never waits for the engine: what takes time is a task that comes back as a message.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use chrono::TimeDelta;
+use ractor::{Actor, ActorProcessingErr, ActorRef, RpcReplyPort};
+use tokio::task::JoinSet;
+
+use super::shelf::{Hinted, Shelf};
+use super::start::{NotStarted, start};
+use super::{Status, Tally};
+use crate::chat::World;
+use crate::clock::Timestamp;
+use crate::container::spec_hash;
+use crate::engine::{ContainerState, Observed};
+use crate::ids::{ChatId, ContainerId, SlotId};
+use crate::labels::{SessionLabels, SlotLabels};
+use crate::profile::Profile;
+use crate::slot::Slot;
+
+/// How often a pool looks at what it has.
+const TICK: Duration = Duration::from_millis(250);
+
+/// How often it is looked whether the image was rebuilt. A claim looks for itself.
+const IMAGE_LOOK: TimeDelta = TimeDelta::seconds(5);
+
+/// After a claim, slots are replaced once so long nobody claimed another, unless they run low.
+const QUIET: TimeDelta = TimeDelta::milliseconds(500);
+
+/// A slot of which this pool knows nothing may be on its way to a chat, handed out before the pool was started anew.
+const CLAIM_GRACE: TimeDelta = TimeDelta::minutes(2);
+
+/// When an engine that did not answer is asked again what became of a slot.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+
+#[derive(Debug)]
+pub enum Message {
+    /// A chat is going to have a sandbox: takes one of the slots, if there is a good one.
+    Claim {
+        chat: ChatId,
+        slot: RpcReplyPort<Option<Slot>>,
+    },
+    /// What became of a slot that was handed out.
+    Settled {
+        slot: SlotId,
+        container: ContainerId,
+        bound: bool,
+    },
+    /// A slot came, or did not.
+    Came {
+        slot: SlotId,
+        outcome: Result<Slot, String>,
+    },
+    /// The engine says that something happened to the container of a slot.
+    Stirred {
+        slot: SlotId,
+    },
+    /// The engine holds these slots of the profile, or held them a moment ago, and no others.
+    Listed {
+        slots: Vec<(SlotLabels, Observed)>,
+    },
+    /// Which image the profile's name stands for.
+    Image(String),
+    Hint {
+        chat: Option<ChatId>,
+        ttl: Duration,
+        hinted: RpcReplyPort<Result<Hinted, String>>,
+    },
+    Status(RpcReplyPort<Status>),
+    Tick,
+}
+
+#[derive(Debug)]
+pub struct Pool;
+
+#[derive(Debug)]
+pub struct Arguments {
+    pub world: Arc<World>,
+    pub profile: Arc<Profile>,
+    /// A pool of the same profile has failed before.
+    pub is_successor: bool,
+}
+
+#[derive(Debug)]
+pub struct State {
+    world: Arc<World>,
+    profile: Arc<Profile>,
+    shelf: Shelf,
+    unavailable: Option<String>,
+    /// It is known which slots there are already.
+    surveyed: bool,
+    /// From then on, a slot of which nothing is known is nobody's.
+    strays_from: Timestamp,
+    last_claim: Option<Timestamp>,
+    image_looked_at: Option<Timestamp>,
+    last_error: Option<String>,
+    tally: Tally,
+    /// Ended with the actor.
+    tasks: JoinSet<()>,
+}
+
+impl Actor for Pool {
+    type Msg = Message;
+    type State = State;
+    type Arguments = Arguments;
+
+    async fn pre_start(&self, myself: ActorRef<Message>, arguments: Arguments) -> Result<State, ActorProcessingErr> {
+        let Arguments { world, profile, is_successor } = arguments;
+        let now = world.clock.now();
+        myself.send_after(TICK, || Message::Tick);
+        Ok(State {
+            shelf: Shelf::new(profile.pool),
+            unavailable: unavailable(&world, &profile),
+            surveyed: false,
+            strays_from: if is_successor { now + CLAIM_GRACE } else { now },
+            world,
+            profile,
+            last_claim: None,
+            image_looked_at: None,
+            last_error: None,
+            tally: Tally::default(),
+            tasks: JoinSet::new(),
+        })
+    }
+
+    async fn handle(
+        &self,
+        myself: ActorRef<Message>,
+        message: Message,
+        state: &mut State,
+    ) -> Result<(), ActorProcessingErr> {
+        match message {
+            Message::Claim { chat, slot } => state.claim(chat, slot),
+            Message::Settled { slot, container, bound } => state.settled(slot, container, bound),
+            Message::Came { slot, outcome } => state.came(slot, outcome),
+            Message::Stirred { slot } => state.stirred(slot),
+            Message::Listed { slots } => {
+                state.surveyed = true;
+                for (labels, observed) in slots {
+                    state.listed(&myself, labels, observed);
+                }
+            }
+            Message::Image(image) => state.shelf.image_is(image),
+            Message::Hint { chat, ttl, hinted } => {
+                let _ = hinted.send(state.hint(chat, ttl));
+                state.keep(&myself);
+            }
+            Message::Status(status) => drop(status.send(state.status())),
+            Message::Tick => {
+                state.keep(&myself);
+                // Armed after the pass: ticks never queue up.
+                myself.send_after(TICK, || Message::Tick);
+            }
+        }
+        while state.tasks.try_join_next().is_some() {}
+        state.publish();
+        Ok(())
+    }
+}
+
+/// Why no slot of the profile can become a chat's.
+fn unavailable(world: &World, profile: &Profile) -> Option<String> {
+    if !profile.init {
+        return Some("the profile has init = false, and a slot is bound by its init".to_owned());
+    }
+    if let Some(runtime) = &profile.runtime {
+        return Some(format!("nothing can be mounted later into a sandbox of the runtime {runtime}"));
+    }
+    world.slots.late_binding().err()
+}
+
+impl State {
+    fn now(&self) -> Timestamp {
+        self.world.clock.now()
+    }
+
+    fn claim(&mut self, chat: ChatId, answer: RpcReplyPort<Option<Slot>>) {
+        let now = self.now();
+        self.last_claim = Some(now);
+        let claimed = self.shelf.claim(chat, now);
+        if claimed.was_hinted {
+            self.tally.hints_hit += 1;
+            self.count("sandboxd_hints_total", "outcome", "hit");
+        }
+        // A pool that keeps nothing has nothing to miss.
+        if claimed.slot.is_some() {
+            self.tally.hits += 1;
+            self.count("sandboxd_pool_claims_total", "result", "hit");
+        } else if self.shelf.target() > 0 {
+            self.tally.misses += 1;
+            self.count("sandboxd_pool_claims_total", "result", "miss");
+        }
+        if let Err(Some(slot)) = answer.send(claimed.slot).map_err(lost) {
+            // Whoever asked is gone, and the slot was never touched; but it is not handed out a second time.
+            self.spoil(slot.id, slot.container);
+        }
+    }
+
+    fn settled(&mut self, slot: SlotId, container: ContainerId, bound: bool) {
+        if bound {
+            self.shelf.settled(slot);
+        } else {
+            self.spoil(slot, container);
+        }
+    }
+
+    fn spoil(&mut self, slot: SlotId, container: ContainerId) {
+        self.shelf.settled(slot);
+        self.tally.spoiled += 1;
+        self.count("sandboxd_pool_claims_total", "result", "spoiled");
+        self.discard(slot, container);
+    }
+
+    fn came(&mut self, slot: SlotId, outcome: Result<Slot, String>) {
+        match outcome {
+            Ok(slot) => {
+                tracing::debug!(slot.id = %slot.id, container.id = %slot.container, profile = %self.profile.name, "a slot is ready");
+                self.count("sandboxd_pool_slots_started_total", "result", "ok");
+                self.last_error = None;
+                self.shelf.came(slot);
+            }
+            Err(error) => {
+                tracing::warn!(slot.id = %slot, profile = %self.profile.name, %error, "a slot did not start");
+                self.count("sandboxd_pool_slots_started_total", "result", "failed");
+                self.last_error = Some(error);
+                let now = self.now();
+                self.shelf.failed(slot, now);
+            }
+        }
+    }
+
+    fn stirred(&mut self, slot: SlotId) {
+        if let Some(slot) = self.shelf.died(slot) {
+            tracing::info!(slot.id = %slot.id, profile = %self.profile.name, "a slot ended by itself or was meddled with");
+            self.retired("died");
+            self.discard(slot.id, slot.container);
+        }
+    }
+
+    /// A slot that is known is dealt with already. Another one is taken over, if it is as good as a new one.
+    fn listed(&mut self, myself: &ActorRef<Message>, labels: SlotLabels, observed: Observed) {
+        let slot = labels.slot;
+        if self.shelf.knows(slot) {
+            if observed.state != ContainerState::Running {
+                self.stirred(slot);
+            }
+            return;
+        }
+        let same = labels.spec_hash == spec_hash(&self.profile, &self.world.mounts);
+        let running = observed.state == ContainerState::Running;
+        if same && running && self.unavailable.is_none() && self.world.slots.is_free(slot) {
+            self.shelf.coming(slot);
+            let (world, myself) = (Arc::clone(&self.world), myself.clone());
+            self.tasks.spawn(async move {
+                let SlotLabels { image_id, created_at, .. } = labels;
+                let waits = world.slots.wait(slot).await;
+                let container = observed.id.clone();
+                let found = Slot { id: slot, container: observed.id, address: observed.address, image_id, created_at };
+                let outcome = waits.map(|()| found).map_err(|error| error.to_string());
+                if outcome.is_err() {
+                    discard(&world, slot, container).await;
+                }
+                let _ = myself.cast(Message::Came { slot, outcome });
+            });
+        } else if self.now() >= self.strays_from {
+            self.retired("stray");
+            self.discard(slot, observed.id);
+        }
+    }
+
+    fn hint(&mut self, chat: Option<ChatId>, ttl: Duration) -> Result<Hinted, String> {
+        if let Some(why) = &self.unavailable {
+            return Err(why.clone());
+        }
+        let hinted = self.shelf.hint(chat, ttl, self.now());
+        if let Hinted::OverBudget { .. } = hinted {
+            self.count("sandboxd_hints_total", "outcome", "refused");
+        }
+        Ok(hinted)
+    }
+
+    /// Brings what there is towards what is wanted, one step.
+    fn keep(&mut self, myself: &ActorRef<Message>) {
+        let now = self.now();
+        for _ in 0..self.shelf.expire_hints(now) {
+            self.tally.hints_wasted += 1;
+            self.count("sandboxd_hints_total", "outcome", "wasted");
+        }
+        for (slot, why) in self.shelf.retire(now) {
+            self.retired(why.as_str());
+            self.discard(slot.id, slot.container);
+        }
+        let quiet = self.last_claim.is_none_or(|claim| now - claim >= QUIET) || self.shelf.is_low();
+        if self.unavailable.is_none() && self.surveyed && quiet && self.shelf.wants(now) {
+            let slot = SlotId::random();
+            self.shelf.coming(slot);
+            let (world, profile, myself) = (Arc::clone(&self.world), Arc::clone(&self.profile), myself.clone());
+            self.tasks.spawn(async move {
+                let outcome = start(&world, &profile, slot).await.map_err(|NotStarted(why)| why);
+                let _ = myself.cast(Message::Came { slot, outcome });
+            });
+        }
+        let is_kept = self.shelf.target() + self.shelf.counts().free > 0 && self.unavailable.is_none();
+        if is_kept && self.image_looked_at.is_none_or(|looked| now - looked >= IMAGE_LOOK) {
+            self.image_looked_at = Some(now);
+            let (world, profile, myself) = (Arc::clone(&self.world), Arc::clone(&self.profile), myself.clone());
+            self.tasks.spawn(async move {
+                if let Ok(Some(image)) = world.engine.image_id(&profile.image).await {
+                    let _ = myself.cast(Message::Image(image));
+                }
+            });
+        }
+    }
+
+    /// In the background, and not with the actor: it is tried until it succeeds.
+    fn discard(&self, slot: SlotId, container: ContainerId) {
+        let world = Arc::clone(&self.world);
+        tokio::spawn(async move { discard(&world, slot, container).await });
+    }
+
+    fn status(&self) -> Status {
+        Status {
+            profile: self.profile.name.clone(),
+            target: self.shelf.target(),
+            slots: self.shelf.counts(),
+            hints: self.shelf.hints(),
+            image_id: self.shelf.image().map(str::to_owned),
+            unavailable: self.unavailable.clone(),
+            last_error: self.last_error.clone(),
+            retry_at: self.shelf.not_before(),
+            tally: self.tally,
+        }
+    }
+
+    fn retired(&self, why: &'static str) {
+        self.count("sandboxd_pool_slots_retired_total", "why", why);
+    }
+
+    fn count(&self, counter: &'static str, label: &'static str, value: &'static str) {
+        metrics::counter!(counter, "profile" => self.profile.name.to_string(), label => value).increment(1);
+    }
+
+    fn publish(&self) {
+        let counts = self.shelf.counts();
+        for (state, count) in [("free", counts.free), ("coming", counts.coming), ("taken", counts.taken)] {
+            metrics::gauge!("sandboxd_pool_slots", "profile" => self.profile.name.to_string(), "state" => state)
+                .set(count as f64);
+        }
+    }
+}
+
+/// Removes what is left of a slot, unless it has become a chat's since it was seen.
+async fn discard(world: &World, slot: SlotId, container: ContainerId) {
+    loop {
+        match world.engine.inspect(container.as_str()).await {
+            // What is a chat's by now is shown with the chat's labels.
+            Ok(Some(seen)) if SessionLabels::decode(&seen.labels).is_ok() => return,
+            Ok(Some(_)) => {
+                world.engine.discard(&container).await;
+                break;
+            }
+            Ok(None) => break,
+            // It may be a chat's.
+            Err(_) => tokio::time::sleep(LOOK_AGAIN).await,
+        }
+    }
+    world.slots.clear(slot);
+}
+
+/// What was not delivered.
+fn lost(error: ractor::MessagingErr<Option<Slot>>) -> Option<Slot> {
+    match error {
+        ractor::MessagingErr::SendErr(slot) => slot,
+        _ => None,
+    }
+}

@@ -1,0 +1,123 @@
+//! How a slot becomes a chat's sandbox.
+//!
+//! ```text
+//! take ─┬─ rename to the chat's name ───────────────┬─ remember ─▶ ready ─▶ written down, answered
+//!       ├─ is the image still the profile's? ───────┤
+//!       └─ the chat's directory ─▶ mounts ─▶ program ┘
+//! ```
+//!
+//! What fails before it is remembered is no failure of the create: the slot is given up, and a container is made.
+
+use ractor::ActorRef;
+use tokio_util::sync::CancellationToken;
+
+use crate::chat::World;
+use crate::chat::events::{LaunchFailure, Launched, Remains};
+use crate::chat::readiness::wait_until_ready;
+use crate::clock::Timestamp;
+use crate::container::compose_binding;
+use crate::ids::{ContainerName, ProfileName, SessionId};
+use crate::outcome::{Launch, StartFailure};
+use crate::profile::Network;
+use crate::request::CreateRequest;
+use crate::root;
+use crate::sandbox::Endpoint;
+use crate::sandboxes::ask_within;
+use crate::slot::{NotBound, Slot};
+
+/// Whoever keeps the slots answers at once, or not at all.
+const ANSWER_LIMIT: std::time::Duration = std::time::Duration::from_secs(1);
+
+/// Launches a sandbox by claiming a slot. `None`: there is none, or it did not become the chat's; nothing of it is in the
+/// way of a container that is made for the chat.
+pub async fn claim(
+    world: &World,
+    root: &ActorRef<root::Message>,
+    request: &CreateRequest,
+    session: SessionId,
+    created_at: Timestamp,
+    cancelled: &CancellationToken,
+) -> Option<Result<Launched, LaunchFailure>> {
+    let (chat, profile) = (request.chat, request.profile.name.clone());
+    let claim = |slot| root::Message::Claim { chat, profile: profile.clone(), slot };
+    let slot = ask_within(root, ANSWER_LIMIT, claim).await.flatten()?;
+    let mut handed_out = HandedOut { root, profile, slot: slot.clone(), bound: false };
+    let bound = match world.slots.take(slot.id, session) {
+        Ok(()) => bind(world, request, session, created_at, &slot).await,
+        Err(error) => Err(NotBound(error.to_string())),
+    };
+    if let Err(error) = bound {
+        tracing::warn!(slot.id = %slot.id, container.id = %slot.container, %error, "a slot is given up");
+        drop(handed_out);
+        world.interiors.clear(session);
+        return None;
+    }
+    handed_out.bound = true;
+    drop(handed_out);
+
+    let container = slot.container.clone();
+    let ready = wait_until_ready(world, &container, slot.address, &request.profile);
+    let ready = cancelled.run_until_cancelled(ready).await.unwrap_or(Err(StartFailure::Deleted));
+    let endpoint = match request.profile.network {
+        Network::Blocked => None,
+        Network::Named(_) => slot.address.map(|ip| Endpoint { ip, port: request.profile.port }),
+    };
+    let started_at = world.clock.now();
+    Some(match ready {
+        Ok(()) => Ok(Launched::Started { container, endpoint, started_at, launch: Launch::Warm }),
+        Err(failure) => Err(LaunchFailure { failure, remains: Remains::Container(container) }),
+    })
+}
+
+/// All that makes it the chat's, side by side where nothing depends on the other.
+async fn bind(
+    world: &World,
+    request: &CreateRequest,
+    session: SessionId,
+    created_at: Timestamp,
+    slot: &Slot,
+) -> Result<(), NotBound> {
+    let name = ContainerName::of(&world.instance, request.chat);
+    let rename = async { world.engine.rename(&slot.container, &name).await.map_err(not_bound) };
+    let is_current = async {
+        let image = world.engine.image_id(&request.profile.image).await.map_err(not_bound)?;
+        let same = image.as_deref() == Some(slot.image_id.as_str());
+        if same { Ok(()) } else { Err(NotBound("its image was rebuilt meanwhile".to_owned())) }
+    };
+    let furnish = async {
+        let directory = world.directories.prepare(request.chat, request.profile.user).await.map_err(not_bound)?;
+        let binding = compose_binding(&world.instance, &world.mounts, request, directory, session, created_at);
+        world.slots.bind(session, &binding).await?;
+        Ok(binding)
+    };
+    // All of them to their end: what is given up must not be changed any more.
+    let (renamed, current, furnished) = tokio::join!(rename, is_current, furnish);
+    let binding = furnished?;
+    renamed?;
+    current?;
+    world.slots.remember(slot.id, session, &binding).map_err(not_bound)
+}
+
+fn not_bound(error: impl std::fmt::Display) -> NotBound {
+    NotBound(error.to_string())
+}
+
+/// Tells the pool what became of a slot, also if whoever claimed it is no more.
+struct HandedOut<'a> {
+    root: &'a ActorRef<root::Message>,
+    profile: ProfileName,
+    slot: Slot,
+    bound: bool,
+}
+
+impl Drop for HandedOut<'_> {
+    fn drop(&mut self) {
+        let Slot { id: slot, container, .. } = self.slot.clone();
+        let _ = self.root.cast(root::Message::Settled {
+            profile: self.profile.clone(),
+            slot,
+            container,
+            bound: self.bound,
+        });
+    }
+}

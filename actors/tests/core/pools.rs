@@ -1,0 +1,151 @@
+//! Slots and the chats that claim them, with an engine and a host whose faults are chosen.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use sandboxd_actors::engine::fake::{FakeEngine, Fault};
+use sandboxd_actors::engine::{EngineError, Operation};
+use sandboxd_actors::ids::ContainerName;
+use sandboxd_actors::outcome::{Launch, Outcome, SandboxError, StartFailure};
+use sandboxd_actors::pool::Status;
+use sandboxd_actors::pool::shelf::Hinted;
+use sandboxd_actors::profile::PoolTargets;
+use sandboxd_actors::request::CreateRequest;
+
+use crate::support::{Service, instance, request};
+
+/// A service whose pool has so many slots.
+async fn pooled(size: usize) -> Service {
+    let targets = PoolTargets { size, hints: 1, ..PoolTargets::default() };
+    let service = Service::pooled(FakeEngine::new(), targets).await;
+    service.adopt().await.expect("an engine without faults can be listed");
+    until(&service, |pool| pool.slots.free == size).await;
+    service
+}
+
+async fn until(service: &Service, condition: impl Fn(&Status) -> bool) -> Status {
+    loop {
+        let pool = service.sandboxes.pools().await.remove(0);
+        if condition(&pool) {
+            return pool;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        service.clock.advance(Duration::from_millis(10));
+    }
+}
+
+/// The same for a chat of its own, of the profile that the service knows.
+fn another(service: &Service) -> CreateRequest {
+    CreateRequest { profile: Arc::clone(&service.profile), ..request() }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_create_that_finds_a_slot_asks_the_engine_for_a_name_and_nothing_else() {
+    let service = pooled(1).await;
+    let before = [Operation::Create, Operation::Start].map(|operation| service.engine.calls(operation));
+    let request = another(&service);
+    let created = service.created(&request).await;
+    assert_eq!((created.outcome, created.launch), (Outcome::Created, Launch::Warm));
+    assert_eq!([Operation::Create, Operation::Start].map(|operation| service.engine.calls(operation)), before);
+    let container =
+        service.engine.containers().into_iter().find(|it| Some(&it.id) == created.sandbox.container.as_ref());
+    assert_eq!(container.expect("it is there").name, ContainerName::of(&instance(), request.chat).as_str());
+    let binding = service.slots.binding(created.sandbox.session).expect("bound");
+    assert_eq!(binding.mounts.iter().map(|mount| mount.target.as_str()).collect::<Vec<_>>(), ["/chat", "/volume"]);
+    assert!(binding.environment.iter().any(|variable| variable == ("AGENT_ID", "agent")));
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_many_creates_at_once_each_gets_a_container_of_its_own() {
+    let service = pooled(8).await;
+    let creates = (0..40).map(|_| service.sandboxes.create(another(&service)));
+    let created: Vec<_> = join_all(creates).await.into_iter().map(|created| created.expect("created")).collect();
+    let containers: BTreeSet<_> = created.iter().map(|created| created.sandbox.container.clone()).collect();
+    assert_eq!(containers.len(), 40);
+    let warm = created.iter().filter(|created| created.launch == Launch::Warm).count();
+    assert!(warm >= 8, "{warm}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slot_that_cannot_be_bound_is_removed_and_the_create_goes_on_without() {
+    let service = pooled(1).await;
+    let slot = service.engine.containers()[0].id.clone();
+    service.slots.spoil(1);
+    let created = service.created(&another(&service)).await;
+    assert_eq!(created.launch, Launch::Cold);
+    assert_ne!(created.sandbox.container.as_ref(), Some(&slot));
+    service.engine.until(|engine| engine.containers().iter().all(|container| container.id != slot)).await;
+    assert_eq!(until(&service, |pool| pool.slots.free == 1).await.tally.spoiled, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_name_that_somebody_else_has_spoils_the_slot_and_is_dealt_with_as_ever() {
+    let service = pooled(1).await;
+    service.engine.fail_next(Operation::Rename, Fault::Fail(EngineError::NameTaken { name: "taken".into() }));
+    assert_eq!(service.created(&another(&service)).await.launch, Launch::Cold);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slot_that_an_image_was_rebuilt_under_is_not_handed_out() {
+    let service = pooled(1).await;
+    let slot = service.engine.containers()[0].id.clone();
+    service.engine.rebuild_image(&service.profile.image);
+    let created = service.created(&another(&service)).await;
+    assert_ne!(created.sandbox.container, Some(slot));
+    assert_eq!(created.launch, Launch::Cold);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_delete_during_a_claim_removes_the_slot_too() {
+    let service = pooled(1).await;
+    let request = another(&service);
+    service.slots.hold();
+    let create = service.creating(&request);
+    service.engine.reached(Operation::Rename, 1).await;
+    let sandboxes = service.sandboxes.clone();
+    let delete = tokio::spawn(async move { sandboxes.delete(request.chat).await });
+    tokio::task::yield_now().await;
+    service.slots.go_on();
+    delete.await.expect("no panic").expect("deleted");
+    let failed = create.await.expect("no panic").expect_err("deleted while it was created");
+    assert!(matches!(failed, SandboxError::StartFailed { failure: StartFailure::Deleted, .. }), "{failed}");
+    let name = ContainerName::of(&instance(), request.chat);
+    assert!(service.engine.containers().iter().all(|container| container.name != name.as_str()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn slots_wait_for_a_quiet_engine() {
+    let service = pooled(0).await;
+    let gates: Vec<_> = (0..40).map(|_| service.engine.hold_next(Operation::Start)).collect();
+    let creates: Vec<_> = (0..40).map(|_| service.creating(&another(&service))).collect();
+    service.engine.reached(Operation::Start, 40).await;
+    let hinted = service.sandboxes.hint(service.profile.name.clone(), None, Duration::from_secs(3600)).await;
+    assert!(matches!(hinted, Some(Ok(Hinted::Preparing { .. }))), "{hinted:?}");
+    for _ in 0..50 {
+        until(&service, |pool| pool.slots.coming == 1 && pool.slots.free == 0).await;
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(service.engine.calls(Operation::Create), 40, "not while others wait for it");
+    gates.iter().for_each(sandboxd_actors::engine::fake::Gate::open);
+    for create in creates {
+        create.await.expect("no panic").expect("created");
+    }
+    until(&service, |pool| pool.slots.free == 1).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_engine_that_starts_nothing_is_asked_less_and_less_often() {
+    let targets = PoolTargets { size: 1, ..PoolTargets::default() };
+    let engine = FakeEngine::new();
+    engine.fail_always(Operation::Create, Fault::Fail(EngineError::Unreachable { message: "gone".into() }));
+    let service = Service::pooled(engine, targets).await;
+    service.adopt().await.expect("it can be listed");
+    let failed = until(&service, |pool| pool.last_error.is_some()).await;
+    assert!(failed.last_error.expect("why").contains("gone"));
+    assert!(failed.retry_at.is_some());
+    service.engine.heal();
+    let healed = until(&service, |pool| pool.slots.free == 1).await;
+    assert_eq!((healed.last_error, healed.retry_at), (None, None));
+}

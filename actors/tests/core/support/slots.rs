@@ -1,0 +1,115 @@
+//! Slots in memory: what became of each, and whether the next one can be bound.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use async_trait::async_trait;
+use sandboxd_actors::container::Binding;
+use sandboxd_actors::directories::DirectoryError;
+use sandboxd_actors::ids::{SessionId, SlotId};
+use sandboxd_actors::interior::Furnishing;
+use sandboxd_actors::slot::{NotBound, Slots};
+use tokio::sync::Semaphore;
+
+#[derive(Clone)]
+pub(crate) struct TestSlots {
+    inner: Arc<Mutex<Inner>>,
+    /// A bind takes one of these; there are plenty unless a test holds them back.
+    turns: Arc<Semaphore>,
+}
+
+#[derive(Default)]
+struct Inner {
+    free: BTreeSet<SlotId>,
+    taken: BTreeMap<SessionId, SlotId>,
+    bound: BTreeMap<SessionId, Binding>,
+    remembered: BTreeSet<SlotId>,
+    unbindable: usize,
+}
+
+impl Default for TestSlots {
+    fn default() -> Self {
+        Self { inner: Arc::default(), turns: Arc::new(Semaphore::new(1000)) }
+    }
+}
+
+impl TestSlots {
+    /// So many of the next ones cannot be bound.
+    pub(crate) fn spoil(&self, slots: usize) {
+        self.inner().unbindable = slots;
+    }
+
+    /// From now on nothing is bound, until [`TestSlots::go_on`].
+    pub(crate) fn hold(&self) {
+        self.turns.forget_permits(1000);
+    }
+
+    pub(crate) fn go_on(&self) {
+        self.turns.add_permits(1000);
+    }
+
+    pub(crate) fn binding(&self, session: SessionId) -> Option<Binding> {
+        self.inner().bound.get(&session).cloned()
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().expect("no panic")
+    }
+}
+
+#[async_trait]
+impl Slots for TestSlots {
+    fn late_binding(&self) -> Result<(), String> {
+        Ok(())
+    }
+
+    async fn furnish(&self, slot: SlotId, _: &[String]) -> Result<Furnishing, DirectoryError> {
+        self.inner().free.insert(slot);
+        Ok(Furnishing { entry_point: "/init".into(), mounts: Vec::new(), environment: Vec::new() })
+    }
+
+    async fn wait(&self, _: SlotId) -> Result<(), NotBound> {
+        Ok(())
+    }
+
+    fn is_free(&self, slot: SlotId) -> bool {
+        self.inner().free.contains(&slot)
+    }
+
+    fn take(&self, slot: SlotId, session: SessionId) -> Result<(), DirectoryError> {
+        let mut inner = self.inner();
+        assert!(inner.free.remove(&slot), "{slot} is taken twice");
+        assert_eq!(inner.taken.insert(session, slot), None, "{session} takes two");
+        Ok(())
+    }
+
+    async fn bind(&self, session: SessionId, binding: &Binding) -> Result<(), NotBound> {
+        drop(self.turns.acquire().await);
+        let mut inner = self.inner();
+        if inner.unbindable > 0 {
+            inner.unbindable -= 1;
+            return Err(NotBound("it was told not to be".into()));
+        }
+        inner.bound.insert(session, binding.clone());
+        Ok(())
+    }
+
+    fn remember(&self, slot: SlotId, session: SessionId, _: &Binding) -> Result<(), DirectoryError> {
+        let mut inner = self.inner();
+        assert_eq!(inner.taken.get(&session), Some(&slot));
+        inner.remembered.insert(slot);
+        Ok(())
+    }
+
+    async fn bind_again(&self, _: SessionId) -> Result<(), NotBound> {
+        Ok(())
+    }
+
+    fn retain(&self, _: &HashSet<SlotId>) {}
+
+    fn clear(&self, slot: SlotId) {
+        let mut inner = self.inner();
+        assert!(!inner.remembered.contains(&slot), "{slot} is a chat's");
+        inner.free.remove(&slot);
+    }
+}

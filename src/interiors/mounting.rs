@@ -1,0 +1,115 @@
+//! Brings directories of the host into a container that runs already.
+//!
+//! A copy of the mount is made out here, and attached in there: by a thread that enters the container's mount namespace
+//! for this alone, and ends. Nothing is ever mounted on the host, so nothing of it can be left there, and the container's
+//! mounts need not be shared with anybody.
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+
+use rustix::fs::{CWD, fstat, stat};
+use rustix::mount::{MoveMountFlags, OpenTreeFlags, move_mount, open_tree};
+use rustix::process::{Pid, PidfdFlags, getpid, pidfd_open};
+use rustix::thread::{ThreadNameSpaceType, UnshareFlags, move_into_thread_name_spaces};
+use sandboxd_actors::container::Mount;
+
+/// What it takes to mount, to enter the root of another process, and to look at one that lets nobody look at it. The
+/// numbers are their bits in `/proc/self/status`.
+const CAPABILITIES: [(u32, &str); 3] = [(21, "CAP_SYS_ADMIN"), (18, "CAP_SYS_CHROOT"), (19, "CAP_SYS_PTRACE")];
+
+#[derive(Debug, thiserror::Error)]
+pub(super) enum MountError {
+    #[error("{source_path} cannot be mounted at {target}: {step}: {error}")]
+    Step { source_path: String, target: String, step: &'static str, error: io::Error },
+    #[error("the sandbox's first process cannot be reached: {0}")]
+    Process(io::Error),
+    #[error("the host's mounts cannot be reached: {0}")]
+    Host(io::Error),
+    #[error("the engine gives sandboxes users of their own, to whom the host's files would be nobody's")]
+    OtherUsers,
+    #[error("the thread that mounts has failed")]
+    Thread,
+}
+
+/// Why nothing can be mounted into containers, if nothing can.
+pub(super) fn is_possible() -> Result<(), String> {
+    let status = fs::read_to_string("/proc/self/status").map_err(|error| format!("/proc/self/status: {error}"))?;
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let effective = effective.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok()).unwrap_or_default();
+    for (capability, name) in CAPABILITIES {
+        if effective & (1 << capability) == 0 {
+            return Err(format!("to mount directories into a running sandbox, the service needs {name}"));
+        }
+    }
+    match open_tree(CWD, "/", OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC) {
+        Ok(_) => Ok(()),
+        Err(error) => Err(format!("this kernel cannot mount directories into a running sandbox: open_tree: {error}")),
+    }
+}
+
+/// Mounts each, with all that is mounted below it, at its target in the namespace of the process. Takes a fraction of a
+/// millisecond, and blocks for it.
+pub(super) fn mount_into(process: Pid, mounts: &[Mount]) -> Result<(), MountError> {
+    let inside = pidfd_open(process, PidfdFlags::empty()).map_err(|error| MountError::Process(error.into()))?;
+    if namespace(process, "user").map_err(MountError::Process)?
+        != namespace(getpid(), "user").map_err(MountError::Host)?
+    {
+        return Err(MountError::OtherUsers);
+    }
+    std::thread::scope(|scope| {
+        let work = || copy_and_attach(&inside, mounts);
+        let thread = std::thread::Builder::new().name("mount".to_owned()).spawn_scoped(scope, work);
+        thread.map_err(MountError::Host)?.join().map_err(|_| MountError::Thread)?
+    })
+}
+
+/// On a thread of its own, which is in another namespace afterwards.
+fn copy_and_attach(inside: &OwnedFd, mounts: &[Mount]) -> Result<(), MountError> {
+    let failed = |error: rustix::io::Errno| MountError::Host(error.into());
+    leave_shared_root().map_err(failed)?;
+    // A service manager may show the service a host on which it can write to little. The sandbox gets what is there.
+    let host = Pid::INIT;
+    if namespace(host, "mnt").map_err(MountError::Host)? != namespace(getpid(), "mnt").map_err(MountError::Host)? {
+        let host = pidfd_open(host, PidfdFlags::empty()).map_err(failed)?;
+        move_into_thread_name_spaces(host.as_fd(), ThreadNameSpaceType::MOUNT).map_err(failed)?;
+    }
+    let mut copies = Vec::new();
+    for mount in mounts {
+        let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_RECURSIVE;
+        let copy = open_tree(CWD, mount.source.as_str(), flags).map_err(|error| step(mount, "open_tree", error))?;
+        copies.push((copy, mount));
+    }
+    move_into_thread_name_spaces(inside.as_fd(), ThreadNameSpaceType::MOUNT)
+        .map_err(|error| MountError::Process(error.into()))?;
+    for (copy, mount) in &copies {
+        let target = mount.target.as_str();
+        move_mount(copy, "", CWD, target, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
+            .map_err(|error| step(mount, "move_mount", error))?;
+        // What is not there would be written into the container's own layer, and lost.
+        let there = stat(target).map_err(|error| step(mount, "stat", error))?;
+        let meant = fstat(copy).map_err(|error| step(mount, "fstat", error))?;
+        if (there.st_dev, there.st_ino) != (meant.st_dev, meant.st_ino) {
+            return Err(step(mount, "another directory is there", rustix::io::Errno::STALE));
+        }
+    }
+    Ok(())
+}
+
+fn namespace(process: Pid, kind: &str) -> io::Result<u64> {
+    fs::metadata(format!("/proc/{}/ns/{kind}", process.as_raw_nonzero())).map(|namespace| namespace.ino())
+}
+
+/// A thread whose working directory and root are also those of others may not enter another mount namespace.
+#[allow(unsafe_code)]
+fn leave_shared_root() -> rustix::io::Result<()> {
+    // SAFETY: only this thread's view of the file system ceases to be shared. Descriptors stay as they are, and the
+    // thread does nothing else before it ends.
+    unsafe { rustix::thread::unshare_unsafe(UnshareFlags::FS) }
+}
+
+fn step(mount: &Mount, step: &'static str, error: rustix::io::Errno) -> MountError {
+    let (source_path, target) = (mount.source.to_string(), mount.target.clone());
+    MountError::Step { source_path, target, step, error: error.into() }
+}

@@ -1,0 +1,211 @@
+//! Slots on disk: which there are, which were taken, and what became of them.
+//!
+//! ```text
+//! <state.dir>/slots/<slot>/          a slot that is free: the same as a sandbox's directory, and
+//!     place/                         empty, mounted where the chat's directories will be
+//! <state.dir>/slots/<slot>           taken: a link to the session's directory
+//! <state.dir>/sandboxes/<session>/
+//!     claim                          what the slot was bound with, once it is the session's
+//! ```
+//!
+//! Taking a slot is one rename, so it is taken once. A claim holds the session's environment, as the engine's own files do
+//! for a container that was made for its chat; only the service's user reads it. None of this needs to be flushed to disk:
+//! what a power failure takes back, it takes together with the container.
+
+use std::collections::{BTreeMap, HashSet};
+use std::fs::{self, DirBuilder, OpenOptions, Permissions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use sandbox_init::codec::Bytes;
+use sandbox_init::wire::{Event, Request, WAIT_VARIABLE};
+use sandboxd_actors::container::{Binding, Mount};
+use sandboxd_actors::directories::DirectoryError;
+use sandboxd_actors::host_path::HostPath;
+use sandboxd_actors::ids::{SessionId, SlotId};
+use sandboxd_actors::interior::Furnishing;
+use sandboxd_actors::slot::{NotBound, Slots};
+use serde::{Deserialize, Serialize};
+
+use super::{Entrance, InteriorsOnDisk, Place, mounting};
+
+const CLAIM: &str = "claim";
+const PLACE: &str = "place";
+
+/// What a slot was bound with.
+#[derive(Serialize, Deserialize)]
+struct Claim {
+    /// The name of its link.
+    slot: String,
+    labels: BTreeMap<String, String>,
+    environment: BTreeMap<String, String>,
+    /// The host's path, by where it is mounted.
+    mounts: BTreeMap<String, String>,
+}
+
+impl InteriorsOnDisk {
+    /// The labels of the session that has the slot, if one has.
+    pub fn labels_of(&self, slot: SlotId) -> Option<BTreeMap<String, String>> {
+        Some(read(&self.slot(slot).join(CLAIM)).ok()?.labels)
+    }
+
+    /// What the session's container was bound with and its engine does not know of.
+    pub fn environment_of(&self, session: SessionId) -> BTreeMap<String, String> {
+        read(&self.directory(session).join(CLAIM)).map(|claim| claim.environment).unwrap_or_default()
+    }
+
+    /// Removes what leads from the slot, which the session's container was once, to the session.
+    pub(super) fn forget_slot_of(&self, session: SessionId) {
+        if let Ok(claim) = read(&self.directory(session).join(CLAIM)) {
+            let _ = fs::remove_file(self.slots.join(claim.slot));
+        }
+    }
+
+    fn slot(&self, slot: SlotId) -> PathBuf {
+        self.slots.join(slot.to_string())
+    }
+
+    async fn bind_with(
+        &self,
+        session: SessionId,
+        mounts: Vec<Mount>,
+        environment: Vec<(Bytes, Bytes)>,
+    ) -> Result<(), NotBound> {
+        let interior = self.of(session).ok_or_else(|| NotBound("its init is not known".to_owned()))?;
+        let process = interior.process().await.map_err(not_bound)?;
+        let mounted = tokio::task::spawn_blocking(move || mounting::mount_into(process, &mounts)).await;
+        mounted.map_err(not_bound)?.map_err(not_bound)?;
+        let bound = interior.converse(&Request::Bind { environment }).await.map_err(not_bound)?;
+        match bound.answer().await.map_err(not_bound)? {
+            Event::Done {} => Ok(()),
+            _ => Err(NotBound("its init said something that makes no sense".to_owned())),
+        }
+    }
+}
+
+#[async_trait]
+impl Slots for InteriorsOnDisk {
+    fn late_binding(&self) -> Result<(), String> {
+        mounting::is_possible()
+    }
+
+    async fn furnish(&self, slot: SlotId, places: &[String]) -> Result<Furnishing, DirectoryError> {
+        let path = self.slot(slot);
+        let furnish = || {
+            let (mut furnishing, interior) = self.lay_out(&path)?;
+            self.state().insert(Place::Slot(slot), Arc::new(interior));
+            let place = path.join(PLACE);
+            DirBuilder::new().mode(0o755).create(&place)?;
+            fs::set_permissions(&place, Permissions::from_mode(0o755))?;
+            let place = HostPath::from_canonical(&fs::canonicalize(place)?).map_err(io::Error::other)?;
+            let kept = |target: &String| Mount { source: place.clone(), target: target.clone(), read_only: true };
+            furnishing.mounts.extend(places.iter().map(kept));
+            furnishing.environment.push((WAIT_VARIABLE.to_owned(), "1".to_owned()));
+            Ok(furnishing)
+        };
+        furnish().map_err(|error| failed(&path, error))
+    }
+
+    async fn wait(&self, slot: SlotId) -> Result<(), NotBound> {
+        let interior = self.at(Place::Slot(slot)).ok_or_else(|| NotBound("its init is not known".to_owned()))?;
+        let waits = interior.converse(&Request::Waiting {}).await.map_err(not_bound)?;
+        waits.answer().await.map(drop).map_err(not_bound)
+    }
+
+    fn is_free(&self, slot: SlotId) -> bool {
+        fs::symlink_metadata(self.slot(slot)).is_ok_and(|entry| entry.is_dir())
+    }
+
+    fn take(&self, slot: SlotId, session: SessionId) -> Result<(), DirectoryError> {
+        let (from, to) = (self.slot(slot), self.directory(session));
+        fs::rename(&from, &to).map_err(|error| failed(&from, error))?;
+        let mut open = self.state();
+        if let Some(interior) = open.remove(&Place::Slot(slot)) {
+            open.insert(Place::Session(session), interior);
+        }
+        drop(open);
+        symlink(&to, &from).map_err(|error| failed(&from, error))
+    }
+
+    async fn bind(&self, session: SessionId, binding: &Binding) -> Result<(), NotBound> {
+        let environment = binding.environment.iter().map(|(name, value)| (name.into(), value.into())).collect();
+        self.bind_with(session, binding.mounts.clone(), environment).await
+    }
+
+    fn remember(&self, slot: SlotId, session: SessionId, binding: &Binding) -> Result<(), DirectoryError> {
+        let text = |(name, value): (&str, &str)| (name.to_owned(), value.to_owned());
+        let claim = Claim {
+            slot: slot.to_string(),
+            labels: binding.labels.clone(),
+            environment: binding.environment.iter().map(text).collect(),
+            mounts: binding.mounts.iter().map(|mount| (mount.target.clone(), mount.source.to_string())).collect(),
+        };
+        let path = self.directory(session).join(CLAIM);
+        write(&path, &claim).map_err(|error| failed(&path, error))
+    }
+
+    async fn bind_again(&self, session: SessionId) -> Result<(), NotBound> {
+        let claim = match read(&self.directory(session).join(CLAIM)) {
+            Ok(claim) => claim,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            Err(error) => return Err(not_bound(error)),
+        };
+        let mount = |(target, source): (String, String)| {
+            let source = HostPath::from_canonical(Path::new(&source)).map_err(not_bound)?;
+            Ok(Mount { source, target, read_only: false })
+        };
+        let mounts = claim.mounts.into_iter().map(mount).collect::<Result<_, NotBound>>()?;
+        let bytes = |text: String| Bytes(text.into_bytes());
+        let environment = claim.environment.into_iter().map(|(name, value)| (bytes(name), bytes(value))).collect();
+        self.bind_with(session, mounts, environment).await
+    }
+
+    fn retain(&self, slots: &HashSet<SlotId>) {
+        let gone = |place: &Place| matches!(place, Place::Slot(slot) if !slots.contains(slot));
+        for place in self.take_inherited(|place| matches!(place, Place::Slot(_))).into_iter().filter(gone) {
+            if let Place::Slot(slot) = place {
+                self.clear(slot);
+            }
+        }
+    }
+
+    fn clear(&self, slot: SlotId) {
+        self.state().remove(&Place::Slot(slot));
+        let path = self.slot(slot);
+        let cleared = match fs::symlink_metadata(&path) {
+            // The session's directory is cleared with the session.
+            Ok(entry) if entry.is_symlink() => fs::remove_file(&path),
+            Ok(_) => fs::remove_dir_all(&path),
+            Err(error) => Err(error),
+        };
+        match cleared {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                tracing::warn!(slot.id = %slot, %error, "the directory of a slot was not removed");
+            }
+            _ => {}
+        }
+    }
+}
+
+fn read(path: &Path) -> io::Result<Claim> {
+    serde_json::from_slice(&fs::read(path)?).map_err(io::Error::other)
+}
+
+/// There as a whole, or not at all.
+fn write(path: &Path, claim: &Claim) -> io::Result<()> {
+    let draft = path.with_extension("draft");
+    let text = serde_json::to_vec(claim).map_err(io::Error::other)?;
+    OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft)?.write_all(&text)?;
+    fs::rename(draft, path)
+}
+
+fn failed(path: &Path, error: io::Error) -> DirectoryError {
+    DirectoryError { path: path.display().to_string(), message: error.to_string() }
+}
+
+fn not_bound(error: impl std::fmt::Display) -> NotBound {
+    NotBound(error.to_string())
+}
