@@ -9,7 +9,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 
-use rustix::fs::{CWD, fstat, stat};
+use rustix::fs::{CWD, StatVfsMountFlags, fstat, fstatvfs, stat};
 use rustix::mount::{MoveMountFlags, OpenTreeFlags, move_mount, open_tree};
 use rustix::process::{Pid, PidfdFlags, getpid, pidfd_open};
 use rustix::thread::{ThreadNameSpaceType, UnshareFlags, move_into_thread_name_spaces};
@@ -69,32 +69,61 @@ pub(super) fn mount_into(process: Pid, mounts: &[Mount]) -> Result<(), MountErro
 fn copy_and_attach(inside: &OwnedFd, mounts: &[Mount]) -> Result<(), MountError> {
     let failed = |error: rustix::io::Errno| MountError::Host(error.into());
     leave_shared_root().map_err(failed)?;
-    // A service manager may show the service a host on which it can write to little. The sandbox gets what is there.
-    let host = Pid::INIT;
-    if namespace(host, "mnt").map_err(MountError::Host)? != namespace(getpid(), "mnt").map_err(MountError::Host)? {
-        let host = pidfd_open(host, PidfdFlags::empty()).map_err(failed)?;
-        move_into_thread_name_spaces(host.as_fd(), ThreadNameSpaceType::MOUNT).map_err(failed)?;
-    }
-    let mut copies = Vec::new();
-    for mount in mounts {
-        let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_RECURSIVE;
-        let copy = open_tree(CWD, mount.source.as_str(), flags).map_err(|error| step(mount, "open_tree", error))?;
-        copies.push((copy, mount));
+    let mut copies = copies(mounts)?;
+    if is_read_only(&copies)? {
+        copies = writable(mounts, &copies)?;
     }
     move_into_thread_name_spaces(inside.as_fd(), ThreadNameSpaceType::MOUNT)
         .map_err(|error| MountError::Process(error.into()))?;
-    for (copy, mount) in &copies {
+    for (copy, mount) in copies.iter().zip(mounts) {
         let target = mount.target.as_str();
         move_mount(copy, "", CWD, target, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
             .map_err(|error| step(mount, "move_mount", error))?;
         // What is not there would be written into the container's own layer, and lost.
         let there = stat(target).map_err(|error| step(mount, "stat", error))?;
-        let meant = fstat(copy).map_err(|error| step(mount, "fstat", error))?;
-        if (there.st_dev, there.st_ino) != (meant.st_dev, meant.st_ino) {
+        let meant = identity(copy).map_err(|error| step(mount, "fstat", error))?;
+        if (there.st_dev, there.st_ino) != meant {
             return Err(step(mount, "another directory is there", rustix::io::Errno::STALE));
         }
     }
     Ok(())
+}
+
+/// A copy of each mount with all that is mounted below it, attached to nothing.
+fn copies(mounts: &[Mount]) -> Result<Vec<OwnedFd>, MountError> {
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_RECURSIVE;
+    let copy =
+        |mount: &Mount| open_tree(CWD, mount.source.as_str(), flags).map_err(|error| step(mount, "open_tree", error));
+    mounts.iter().map(copy).collect()
+}
+
+fn is_read_only(copies: &[OwnedFd]) -> Result<bool, MountError> {
+    for copy in copies {
+        let mounted = fstatvfs(copy).map_err(|error| MountError::Host(error.into()))?;
+        if mounted.f_flag.contains(StatVfsMountFlags::RDONLY) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// A service manager may show the service a host on which it can write to little (`ProtectSystem=strict`). The sandbox gets
+/// the same directories as the host itself has them.
+fn writable(mounts: &[Mount], shown: &[OwnedFd]) -> Result<Vec<OwnedFd>, MountError> {
+    let failed = |error: rustix::io::Errno| MountError::Host(error.into());
+    let host = pidfd_open(Pid::INIT, PidfdFlags::empty()).map_err(failed)?;
+    move_into_thread_name_spaces(host.as_fd(), ThreadNameSpaceType::MOUNT).map_err(failed)?;
+    let copies = copies(mounts)?;
+    for ((copy, shown), mount) in copies.iter().zip(shown).zip(mounts) {
+        if identity(copy).map_err(failed)? != identity(shown).map_err(failed)? {
+            return Err(step(mount, "the host has another directory there", rustix::io::Errno::STALE));
+        }
+    }
+    Ok(copies)
+}
+
+fn identity(directory: &OwnedFd) -> rustix::io::Result<(u64, u64)> {
+    fstat(directory).map(|directory| (directory.st_dev, directory.st_ino))
 }
 
 fn namespace(process: Pid, kind: &str) -> io::Result<u64> {
