@@ -3,6 +3,7 @@
 mod arguments;
 mod failure;
 mod following;
+mod images;
 mod inside;
 mod moment;
 mod snapshots;
@@ -141,6 +142,8 @@ async fn execute(arguments: &Arguments) -> Result<(Exit, String), Trouble> {
             let report = service.call("system.reconcile", json!({ "dry_run": dry_run })).await?;
             Ok((Exit::Done, service.show(&report, tables::report)?))
         }
+        Command::Images => images::list(&service).await,
+        Command::Image { command } => images::execute(&service, command).await,
         Command::Inside(inside) => inside::execute(&service, inside).await,
         Command::Snapshot { chat, label } => snapshots::take(&service, chat, label.as_deref()).await,
         Command::Snapshots { command: Some(Snapshots::Delete { snapshot }), .. } => {

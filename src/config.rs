@@ -18,6 +18,7 @@ mod engine;
 mod environment;
 mod error;
 mod identity;
+mod images;
 mod language;
 mod profile;
 mod secret;
@@ -43,6 +44,7 @@ use serde::Serialize;
 pub use engine::{Engine, EngineHost, EngineKind, Timeouts};
 pub use error::{ConfigError, Origin, Problem};
 pub use identity::{Mode, Principal, User};
+pub use images::{Gc, Images, Repository};
 pub use language::Language;
 pub use profile::{HostMount, Network, OnExpire, Pool, Profile, Readiness, ReadinessKind, Restart};
 pub use secret::Secret;
@@ -82,6 +84,8 @@ pub struct Config {
     pub teardown: Teardown,
     pub log: Log,
     pub shutdown: Shutdown,
+    pub images: Images,
+    pub repositories: BTreeMap<String, Repository>,
     /// Always has [`DEFAULT_PROFILE`].
     pub profiles: BTreeMap<String, Profile>,
 }
@@ -143,6 +147,9 @@ impl Config {
             teardown: section.section("teardown", Teardown::read),
             log: section.section("log", Log::read),
             shutdown: section.section("shutdown", Shutdown::read),
+            images: section.section("images", Images::read),
+            repositories: section
+                .sections("repositories", &[], images::repository_name, |_, repository| Repository::read(repository)),
             profiles: section
                 .sections("profiles", &[DEFAULT_PROFILE], profile::profile_name, |_, profile| Profile::read(profile)),
         }

@@ -28,7 +28,7 @@ pub struct InvalidVolumeRoot {
 pub enum VolumeRefused {
     #[error("must be an absolute path, got {0:?}")]
     NotAbsolute(String),
-    #[error("must lie below one of the configured volume roots")]
+    #[error("must lie below one of the configured roots")]
     OutsideRoots,
     #[error("must not contain, or lie within, a directory that the service or its engine uses itself")]
     Reserved,

@@ -4,6 +4,7 @@ pub mod access;
 pub mod accounts;
 mod connection;
 pub mod handler;
+mod images;
 pub mod inside;
 mod leases;
 mod lines;

@@ -21,6 +21,7 @@ use sandboxd_actors::engine::bounded::{Bounded, EngineLimits};
 use sandboxd_actors::engine::turns::Turns;
 use sandboxd_actors::engine::{Engine, EngineError, NetworkSpec};
 use sandboxd_actors::ids::{InstanceName, InvalidId};
+use sandboxd_actors::images::Images;
 use sandboxd_actors::interior::Interiors;
 use sandboxd_actors::journal::{Journal, JournalError, JournalHandle};
 use sandboxd_actors::labels;
@@ -50,6 +51,7 @@ use crate::server::inside::{Steering, Syncs, keep_all};
 use crate::server::listener::{BindError, Listener, SocketOptions};
 use crate::server::{Limits, Server};
 use crate::systemd;
+use crate::workshop::workshop;
 
 /// How long a sandbox that was seen alive is handed out again without another look.
 const TRUST: Duration = Duration::from_secs(1);
@@ -108,6 +110,8 @@ pub struct Outside<J> {
     pub engine: Arc<dyn Engine>,
     /// The same one, for work in its containers.
     pub inside: Arc<dyn EngineInside>,
+    /// The same one, for its images.
+    pub images: Arc<dyn Images>,
     /// Never handed to a sandbox.
     pub engine_sockets: Vec<PathBuf>,
     pub journal: J,
@@ -128,7 +132,9 @@ impl Service {
         let profiles = Arc::new(profiles::profiles(&config.profiles, &config.engine.network)?);
         let socket = socket_options(config)?;
         let access = access(config)?;
-        let volumes = volume_policy(config, &outside.engine_sockets)?;
+        let volumes = volume_policy(config, "volumes.roots", &config.volumes.roots, &outside.engine_sockets)?;
+        let contexts =
+            volume_policy(config, "images.context_roots", &config.images.context_roots, &outside.engine_sockets)?;
         #[cfg(debug_assertions)]
         let crash_points = CrashPoints::from_environment(std::env::vars_os())?;
         #[cfg(debug_assertions)]
@@ -148,7 +154,8 @@ impl Service {
         let engine = world.engine.clone();
 
         let rhythm = Rhythm { reap: config.reaper.tick, reconcile: config.reconciler.interval };
-        let (sandboxes, root_ended) = Sandboxes::start(world, contents, rhythm).await?;
+        let workshop = workshop(config, &instance, outside.images).map_err(setting("state.dir"))?;
+        let (sandboxes, root_ended) = Sandboxes::start_with(world, contents, rhythm, Some(Arc::new(workshop))).await?;
         let (background, reconciled) = (CancellationToken::new(), CancellationToken::new());
         let mut groundwork = Groundwork {
             engine: engine.clone(),
@@ -181,6 +188,7 @@ impl Service {
             stand_ins: StandIns::new(outside.inside, config.state.dir.clone()),
             engine,
             volumes,
+            contexts,
             profiles,
             languages: Languages::new(&config.profiles),
             clock: Arc::new(SystemClock),
@@ -379,10 +387,15 @@ fn networks(config: &Config, instance: &InstanceName, profiles: &Profiles) -> Ve
     names.into_iter().map(spec).collect()
 }
 
-fn volume_policy(config: &Config, engine_sockets: &[PathBuf]) -> Result<VolumePolicy, ServiceError> {
+fn volume_policy(
+    config: &Config,
+    key: &'static str,
+    roots: &[PathBuf],
+    engine_sockets: &[PathBuf],
+) -> Result<VolumePolicy, ServiceError> {
     let own = [&config.state.dir, &config.chats.root, &config.socket.path];
     let reserved = own.into_iter().chain(engine_sockets).cloned();
-    VolumePolicy::new(config.volumes.roots.clone(), reserved).map_err(setting("volumes.roots"))
+    VolumePolicy::new(roots.to_vec(), reserved).map_err(setting(key))
 }
 
 fn access(config: &Config) -> Result<Access, ServiceError> {

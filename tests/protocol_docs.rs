@@ -17,6 +17,7 @@ use sandboxd_actors::directories::DirectoryError;
 use sandboxd_actors::engine::logs::LogStream;
 use sandboxd_actors::engine::{EngineError, Exit, Operation};
 use sandboxd_actors::ids::{ContainerId, LeaseId, SessionId};
+use sandboxd_actors::images::ImageError;
 use sandboxd_actors::outcome::{Death, Launch, NotSaved, Outcome, SandboxError, StartFailure};
 use sandboxd_actors::reconciler::plan::Because;
 use sandboxd_actors::sandbox::{Reason, Status};
@@ -27,7 +28,10 @@ use tokio::io::AsyncWriteExt;
 const DOCUMENT: &str = include_str!("../docs/protocol.md");
 
 /// What differs from one run to the next: only its type is compared.
-const VOLATILE: [&str; 27] = [
+const VOLATILE: [&str; 30] = [
+    "image_id",
+    "built_at",
+    "checked_at",
     "session_id",
     "snapshot_id",
     "container_id",
@@ -176,6 +180,9 @@ impl Player<'_> {
         let mut request: Value = serde_json::from_str(&request.to_string().replace("/volume/", &inside)).expect("JSON");
         if let Some(volume) = request.pointer_mut("/params/volume_host_path") {
             *volume = json!(self.volume);
+        }
+        if let Some(context) = request.pointer_mut("/params/context") {
+            *context = json!(self.volume);
         }
         for name in ["lease_id", "command_id", "snapshot_id"] {
             if let Some(id) = request.pointer_mut(&format!("/params/{name}"))
@@ -358,6 +365,10 @@ fn the_documented_results_are_those_of_the_examples() {
     let of_a_command = table(method_section(Method::SandboxCommands), "| of a command | type | meaning |");
     let of_a_command = first_column(&of_a_command);
     let of_a_pool = first_column(&table(method_section(Method::PoolStatus), "| of a pool | type | meaning |"));
+    let listed = |method, header| first_column(&table(method_section(method), header));
+    let of_an_image = listed(Method::ImageList, "| of an image | type | meaning |");
+    let of_a_repository = listed(Method::ImageList, "| of a repository | type | meaning |");
+    let of_a_removed = listed(Method::ImagePrune, "| of an image | type | meaning |");
     let named = of_a_file.iter().cloned().chain(["name".to_owned()]).collect();
     for method in Method::ALL {
         let section = method_section(method);
@@ -385,6 +396,9 @@ fn the_documented_results_are_those_of_the_examples() {
             ("files", &named),
             ("commands", &of_a_command),
             ("pools", &of_a_pool),
+            ("images", &of_an_image),
+            ("repositories", &of_a_repository),
+            ("removed", &of_a_removed),
         ];
         for (list, documented) in lists {
             for item in results.iter().filter_map(|result| result.get(list)?.as_array()).flatten() {
@@ -601,6 +615,9 @@ fn every_error() -> Vec<Error> {
         Kind::CommandNotFound.error("").with("chat_id", "c").with("command_id", 1),
         Kind::SyncFailed.error("").with("chat_id", "c"),
         Kind::FileError.error("").with("path", "/p").with("reason", "other"),
+        Error::from(ImageError::PullFailed { image: "i".into(), reason: "no".into() }),
+        Error::from(ImageError::BuildFailed { tag: "i".into(), step: None, reason: "no".into(), log_tail: vec![] }),
+        Error::from(ImageError::SourceUnavailable { repository: "r".into(), reason: "no".into() }),
         Kind::ParseError.error(""),
         Kind::InvalidRequest.error(""),
         Kind::MethodNotFound.error(""),

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 
 use crate::clock::Timestamp;
 use crate::environment::{self, Environment};
+use crate::hash::fnv1a;
 use crate::host_path::HostPath;
 use crate::ids::{ContainerName, InstanceName, SessionId};
 use crate::interior::Furnishing;
@@ -200,11 +201,6 @@ pub(crate) fn spec_hash(profile: &Profile, points: &MountPoints) -> String {
     let _ = write!(text, "{image:?}{command:?}{port}{network:?}{limits:?}{mounts:?}{tmpfs:?}{user:?}");
     let _ = write!(text, "{read_only_root}{runtime:?}{capabilities:?}{points:?}");
     format!("{:016x}", fnv1a(text.as_bytes()))
-}
-
-/// FNV-1a, 64 bit: stable, unlike the standard library's hasher, and no secret depends on it.
-fn fnv1a(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3))
 }
 
 #[cfg(test)]

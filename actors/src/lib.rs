@@ -2,16 +2,20 @@
 //!
 //! Nothing in here knows an engine's API, a socket, a file format or a command line. What the core needs of the outside
 //! it asks for through ports: [`engine::Engine`], [`probe::Probe`], [`directories::ChatDirectories`],
-//! [`interior::Interiors`], [`slot::Slots`], [`clock::Clock`], [`journal::Journal`].
+//! [`interior::Interiors`], [`slot::Slots`], [`clock::Clock`], [`journal::Journal`], [`images::Images`],
+//! [`sources::Sources`].
 
+pub mod builder;
 pub mod chat;
 pub mod clock;
 pub mod container;
 pub mod directories;
 pub mod engine;
 pub mod environment;
+mod hash;
 pub mod host_path;
 pub mod ids;
+pub mod images;
 pub mod interior;
 pub mod journal;
 pub mod labels;
@@ -27,4 +31,5 @@ pub mod sandbox;
 pub mod sandboxes;
 pub mod slot;
 pub mod snapshot;
+pub mod sources;
 pub mod watcher;

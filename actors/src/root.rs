@@ -15,6 +15,7 @@ use chrono::TimeDelta;
 use ractor::{Actor, ActorId, ActorProcessingErr, ActorRef, RpcReplyPort, SupervisionEvent};
 use tokio::time::Instant;
 
+use crate::builder::{self, Builder, Workshop};
 use crate::chat::World;
 use crate::chat::actor::{self as chat, Call, Chat, Start};
 use crate::chat::discovery::Sighting;
@@ -134,6 +135,8 @@ pub enum Message {
         dry_run: bool,
         report: Option<RpcReplyPort<Result<Report, EngineError>>>,
     },
+    /// For the builder, if there is one.
+    Images(builder::Message),
     /// A child of which there is one failed and may have a successor.
     Restart(Child),
     /// Answered in turn, as a sign of progress.
@@ -163,6 +166,8 @@ pub struct Arguments {
     pub world: Arc<World>,
     pub contents: Contents,
     pub rhythm: Rhythm,
+    /// Without one, nobody takes care of images.
+    pub workshop: Option<Arc<Workshop>>,
 }
 
 #[derive(Debug)]
@@ -174,6 +179,8 @@ pub struct State {
     reconciler: Kept<reconciler::Message>,
     watcher: Kept<watcher::Message>,
     pools: Pools,
+    workshop: Option<Arc<Workshop>>,
+    builder: Kept<builder::Message>,
     roster: Roster<ActorRef<chat::Message>>,
     chats: HashMap<ActorId, (ChatId, u64)>,
     /// Until the engine has been listed: only then is an unknown chat known to have nothing.
@@ -196,7 +203,7 @@ impl Actor for Root {
     type Arguments = Arguments;
 
     async fn pre_start(&self, myself: ActorRef<Message>, arguments: Arguments) -> Result<State, ActorProcessingErr> {
-        let Arguments { world, contents, rhythm } = arguments;
+        let Arguments { world, contents, rhythm, workshop } = arguments;
         let mut state = State {
             started_at: world.clock.now(),
             world,
@@ -205,6 +212,8 @@ impl Actor for Root {
             reconciler: Kept::default(),
             watcher: Kept::default(),
             pools: Pools::default(),
+            workshop,
+            builder: Kept::default(),
             roster: Roster::default(),
             chats: HashMap::new(),
             unattended: Some(Unattended { contents: Arc::new(contents), stirred: BTreeMap::new() }),
@@ -278,6 +287,7 @@ impl Actor for Root {
             Message::Reconcile { because, dry_run, report } => {
                 state.reconciler.cast(reconciler::Message::Pass { because, dry_run, report });
             }
+            Message::Images(message) => state.builder.cast(message),
             Message::Claim { chat, profile, slot } => {
                 state.pools.cast(&profile, pool::actor::Message::Claim { chat, slot });
             }
@@ -304,6 +314,7 @@ impl Actor for Root {
                 state.watcher.stop();
                 state.reconciler.stop();
                 state.pools.stop();
+                state.builder.stop();
                 let _ = chats.send(state.serving());
             }
         }
@@ -418,6 +429,10 @@ impl State {
                 self.reconciler.start(Reconciler, arguments, myself.get_cell()).await
             }
             Child::Watcher => self.watcher.start(Watcher, watcher::Arguments { world, root }, myself.get_cell()).await,
+            Child::Builder => match &self.workshop {
+                Some(workshop) => self.builder.start(Builder, Arc::clone(workshop), myself.get_cell()).await,
+                None => Ok(()),
+            },
         };
         match started {
             Err((why, delay)) => restart_after(myself, delay, child, &why),
@@ -448,6 +463,7 @@ impl State {
                 Child::Reaper => self.reaper.ended(actor),
                 Child::Reconciler => self.reconciler.ended(actor),
                 Child::Watcher => self.watcher.ended(actor),
+                Child::Builder => self.builder.ended(actor),
             };
             delay.map(|delay| (child, delay))
         })

@@ -1,5 +1,7 @@
 //! The core as its callers see it: requests in, answers out, each within a time.
 
+mod images;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,6 +11,7 @@ use ractor::{Actor, ActorRef, ActorStatus, RpcReplyPort, SpawnErr};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
+use crate::builder::Workshop;
 use crate::chat::World;
 use crate::chat::actor::{self as chat, Answer, Call, Keep};
 use crate::chat::events::Lease;
@@ -53,8 +56,18 @@ impl Sandboxes {
     /// Starts the supervision tree with what the journal held. The handle resolves when its root has ended, which it
     /// never does by itself.
     pub async fn start(world: World, contents: Contents, rhythm: Rhythm) -> Result<(Self, JoinHandle<()>), SpawnErr> {
+        Self::start_with(world, contents, rhythm, None).await
+    }
+
+    /// The same, with a builder that takes care of images.
+    pub async fn start_with(
+        world: World,
+        contents: Contents,
+        rhythm: Rhythm,
+        workshop: Option<Arc<Workshop>>,
+    ) -> Result<(Self, JoinHandle<()>), SpawnErr> {
         let world = Arc::new(world);
-        let arguments = root::Arguments { world: Arc::clone(&world), contents, rhythm };
+        let arguments = root::Arguments { world: Arc::clone(&world), contents, rhythm, workshop };
         let (root, ended) = Root::spawn(None, Root, arguments).await?;
         Ok((Self { root, world }, ended))
     }

@@ -8,6 +8,7 @@ use clap::{Args, Parser, Subcommand};
 use serde_json::{Map, Value, json};
 
 use super::DEFAULT_SOCKET;
+use super::images::ImageCommand;
 use super::inside::Inside;
 
 const EXIT_CODES: &str = "\
@@ -155,6 +156,13 @@ pub(super) enum Command {
         /// Only of this chat
         #[arg(long, value_name = "CHAT")]
         chat: Option<String>,
+    },
+    /// List the engine's images, and how the repositories' stand
+    Images,
+    /// Pull, build, refresh or remove images
+    Image {
+        #[command(subcommand)]
+        command: ImageCommand,
     },
     /// Bring together what the engine holds and what was promised
     Reconcile {

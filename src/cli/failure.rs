@@ -107,6 +107,11 @@ fn failure_hint(failure: &Failure) -> Option<String> {
     match failure.data.kind.as_str() {
         "sandbox_conflict" => Some("use the same values, or delete the sandbox first".into()),
         "image_not_found" => Some("bring the image to the engine, or choose another profile".into()),
+        "image_build_failed" => {
+            let lines = details.get("log_tail").and_then(serde_json::Value::as_array)?;
+            let lines: Vec<_> = lines.iter().filter_map(serde_json::Value::as_str).collect();
+            Some(format!("its last lines were:\n{}", lines.join("\n")))
+        }
         "sandbox_delete_failed" => Some("it is tried again until it succeeds".into()),
         "command_not_found" => Some("`sandboxctl ps` lists those there are".into()),
         "lease_not_found" => Some("it has ended, or was released".into()),

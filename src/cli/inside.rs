@@ -13,6 +13,7 @@ use std::path::Path;
 use serde_json::json;
 
 pub(super) use arguments::Inside;
+pub(super) use progress::size;
 
 use super::failure::Trouble;
 use super::{Exit, Service, tables};

@@ -245,7 +245,7 @@ fn shown(endpoint: Endpoint) -> String {
 }
 
 /// As much of a container's id as engines themselves show.
-fn short(id: &str) -> &str {
+pub(super) fn short(id: &str) -> &str {
     id.get(..12).unwrap_or(id)
 }
 

@@ -220,7 +220,7 @@ pub(super) fn profile_name(name: &str) -> Parsed<()> {
     }
 }
 
-fn image(raw: &Raw) -> Parsed<String> {
+pub(super) fn image(raw: &Raw) -> Parsed<String> {
     let plain = |c: char| c.is_ascii_alphanumeric() || "._-/:@".contains(c);
     match raw.text() {
         Some(name) if name.starts_with(|c: char| c.is_ascii_alphanumeric()) && name.chars().all(plain) => {

@@ -107,6 +107,7 @@ fn every_wrong_type_in_the_file_names_the_key_and_the_line() {
     let flags = [
         "engine.private",
         "engine.network_isolated",
+        "images.gc.all",
         "profiles.default.read_only_root",
         "profiles.default.init",
         "profiles.default.snapshot_on_delete",
@@ -340,4 +341,26 @@ fn a_language_without_a_right_command_is_refused_by_its_key() {
         let lines = refuse(text, NO_VARIABLES);
         assert!(lines.len() == 1 && lines[0].contains(key), "{lines:?}");
     }
+}
+
+#[test]
+fn a_repository_needs_an_address_and_a_base() {
+    assert_eq!(
+        refuse("[repositories.app]\ncredentials_file = '/a'\ncredentials_command = ['b']", NO_VARIABLES),
+        [
+            "repositories.app.url: expected where the repository is",
+            "repositories.app.base: expected the image to start from",
+            "test.toml:3: repositories.app.credentials_command: expected either this or credentials_file",
+        ]
+    );
+    let config = accept("[repositories.app]\nurl = '/srv/app.git'\nbase = 'base:1'", NO_VARIABLES);
+    assert_eq!(config.repositories["app"].every, Duration::from_secs(30 * 60));
+    assert_eq!(accept(&config.to_string(), NO_VARIABLES), config);
+}
+
+#[test]
+fn watermarks_are_in_order() {
+    let lines = refuse("images.gc = { high_watermark = 50, low_watermark = 60 }", NO_VARIABLES);
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    assert!(lines[0].contains("images.gc.low_watermark"), "{lines:?}");
 }

@@ -10,6 +10,8 @@ pub(super) fn validate(config: &Config, report: &mut Report) {
     mounts(config, report);
     teardown(config, report);
     languages(config, report);
+    images(config, report);
+    repositories(config, report);
 }
 
 fn listeners(config: &Config, report: &mut Report) {
@@ -77,6 +79,29 @@ fn languages(config: &Config, report: &mut Report) {
         for (language, _) in languages.iter().filter(|(_, it)| it.command.first().is_none_or(String::is_empty)) {
             let key = format!("profiles.{profile}.languages.{language}.command");
             report.refuse(&key, "expected an interpreter with its arguments, such as [\"node\", \"-e\"]");
+        }
+    }
+}
+
+fn images(config: &Config, report: &mut Report) {
+    let gc = &config.images.gc;
+    if gc.low_watermark > gc.high_watermark {
+        let message = format!("expected at most {}, which is images.gc.high_watermark", gc.high_watermark);
+        report.refuse("images.gc.low_watermark", message);
+    }
+}
+
+fn repositories(config: &Config, report: &mut Report) {
+    for (name, repository) in &config.repositories {
+        let mut refuse = |key: &str, message: &str| report.refuse(&format!("repositories.{name}.{key}"), message);
+        if repository.url.is_empty() {
+            refuse("url", "expected where the repository is");
+        }
+        if repository.base.is_empty() {
+            refuse("base", "expected the image to start from");
+        }
+        if repository.credentials_file.is_some() && !repository.credentials_command.is_empty() {
+            refuse("credentials_command", "expected either this or credentials_file");
         }
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! Each file is one subject: where the engine is ([`locate`]), what a container is made of ([`create`]), how one is
 //! read back ([`observe`]), its network ([`network`]), its output ([`logs`]), what is kept of it ([`snapshot`]), what the
-//! engine tells by itself ([`events`]), work inside one ([`inside`]), and what its errors mean ([`errors`]).
+//! engine tells by itself ([`events`]), work inside one ([`inside`]), its images ([`images`]), and what its errors mean
+//! ([`errors`]).
 //!
 //! An engine that does not answer yet is no reason not to start: it is looked for at the first call, and again at each
 //! call until it is found. Once found it is never exchanged for another one. "Auto" could otherwise wander to a second
@@ -12,6 +13,7 @@ mod archive;
 mod create;
 mod errors;
 mod events;
+mod images;
 mod inside;
 mod locate;
 mod logs;

@@ -16,6 +16,7 @@ use sandboxd_actors::snapshot::Snapshot;
 use serde::{Serialize, Serializer};
 use serde_json::value::RawValue;
 
+use super::images::ImageAnswer;
 use super::inside::answer::InsideAnswer;
 use super::pools::{HintAnswer, PoolsAnswer};
 use super::text::Shown;
@@ -59,6 +60,7 @@ pub enum Answer {
     Hinted(HintAnswer),
     Pools(PoolsAnswer),
     Inside(InsideAnswer),
+    Image(ImageAnswer),
 }
 
 impl Answer {
@@ -90,6 +92,7 @@ impl Serialize for Answer {
             Answer::Hinted(answer) => answer.serialize(serializer),
             Answer::Pools(answer) => answer.serialize(serializer),
             Answer::Inside(answer) => answer.serialize(serializer),
+            Answer::Image(answer) => answer.serialize(serializer),
         }
     }
 }

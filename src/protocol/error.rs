@@ -1,6 +1,7 @@
 //! What a caller is told when a request fails, and the one place where the core's errors become that.
 
 use sandboxd_actors::engine::EngineError;
+use sandboxd_actors::images::ImageError;
 use sandboxd_actors::journal::JournalError;
 use sandboxd_actors::outcome::{Death, NotSaved, RemovalError, SandboxError, StartFailure};
 use serde::ser::{Serialize, SerializeStruct, Serializer};
@@ -42,6 +43,9 @@ pub enum Kind {
     CommandNotFound,
     FileError,
     SyncFailed,
+    ImagePullFailed,
+    ImageBuildFailed,
+    RepositoryUnavailable,
     EngineUnavailable,
     ImageNotFound,
     ReadinessTimeout,
@@ -53,7 +57,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    pub const ALL: [Kind; 29] = [
+    pub const ALL: [Kind; 32] = [
         Kind::ParseError,
         Kind::InvalidRequest,
         Kind::MethodNotFound,
@@ -75,6 +79,9 @@ impl Kind {
         Kind::CommandNotFound,
         Kind::FileError,
         Kind::SyncFailed,
+        Kind::ImagePullFailed,
+        Kind::ImageBuildFailed,
+        Kind::RepositoryUnavailable,
         Kind::EngineUnavailable,
         Kind::ImageNotFound,
         Kind::ReadinessTimeout,
@@ -108,6 +115,9 @@ impl Kind {
             Kind::CommandNotFound => "command_not_found",
             Kind::FileError => "file_error",
             Kind::SyncFailed => "sync_failed",
+            Kind::ImagePullFailed => "image_pull_failed",
+            Kind::ImageBuildFailed => "image_build_failed",
+            Kind::RepositoryUnavailable => "repository_unavailable",
             Kind::EngineUnavailable => "engine_unavailable",
             Kind::ImageNotFound => "image_not_found",
             Kind::ReadinessTimeout => "readiness_timeout",
@@ -142,6 +152,9 @@ impl Kind {
             Kind::CommandNotFound => -32042,
             Kind::FileError => -32043,
             Kind::SyncFailed => -32044,
+            Kind::ImagePullFailed => -32050,
+            Kind::ImageBuildFailed => -32051,
+            Kind::RepositoryUnavailable => -32052,
             Kind::EngineUnavailable => -32010,
             Kind::ImageNotFound => -32011,
             Kind::ReadinessTimeout => -32012,
@@ -164,6 +177,7 @@ impl Kind {
                 | Kind::EngineUnavailable
                 | Kind::InsideUnreachable
                 | Kind::ReadinessTimeout
+                | Kind::RepositoryUnavailable
                 | Kind::Busy
                 | Kind::ShuttingDown
                 | Kind::TooManyConnections
@@ -309,6 +323,32 @@ fn start_failed(message: String, failure: &StartFailure) -> Error {
         StartFailure::PredecessorRemains(_) => failed("predecessor_remains", true),
         StartFailure::NotBound(_) => failed("not_bound", true),
         StartFailure::Defect(_) => failed("defect", false),
+    }
+}
+
+impl From<ImageError> for Error {
+    fn from(error: ImageError) -> Error {
+        let message = error.to_string();
+        match error {
+            ImageError::EngineUnavailable { reason } | ImageError::Refused { reason } => {
+                Kind::EngineUnavailable.error(message).with("reason", reason)
+            }
+            ImageError::PullFailed { image, reason } => {
+                Kind::ImagePullFailed.error(message).with("image", image).with("reason", reason)
+            }
+            ImageError::BuildFailed { tag, step, reason, log_tail } => Kind::ImageBuildFailed
+                .error(message)
+                .with("image", tag)
+                .with("step", step)
+                .with("reason", reason)
+                .with("log_tail", log_tail),
+            ImageError::SourceUnavailable { repository, reason } => {
+                Kind::RepositoryUnavailable.error(message).with("repository", repository).with("reason", reason)
+            }
+            ImageError::NoSuchRepository { .. } => Error::invalid_params("repository", message),
+            ImageError::TimedOut { .. } => Kind::EngineUnavailable.error(message.clone()).with("reason", message),
+            ImageError::Interrupted => Kind::ShuttingDown.error(message),
+        }
     }
 }
 

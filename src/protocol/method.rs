@@ -35,6 +35,11 @@ pub enum Method {
     SnapshotDelete,
     SandboxHint,
     PoolStatus,
+    ImageList,
+    ImagePull,
+    ImageBuild,
+    ImageRefresh,
+    ImagePrune,
     EventsWatch,
     SystemHealth,
     SystemInfo,
@@ -42,7 +47,7 @@ pub enum Method {
 }
 
 impl Method {
-    pub const ALL: [Method; 37] = [
+    pub const ALL: [Method; 42] = [
         Method::SandboxCreate,
         Method::SandboxGet,
         Method::SandboxList,
@@ -76,6 +81,11 @@ impl Method {
         Method::SnapshotDelete,
         Method::SandboxHint,
         Method::PoolStatus,
+        Method::ImageList,
+        Method::ImagePull,
+        Method::ImageBuild,
+        Method::ImageRefresh,
+        Method::ImagePrune,
         Method::EventsWatch,
         Method::SystemHealth,
         Method::SystemInfo,
@@ -121,6 +131,11 @@ impl Method {
             Method::SnapshotDelete => "snapshot.delete",
             Method::SandboxHint => "sandbox.hint",
             Method::PoolStatus => "pool.status",
+            Method::ImageList => "image.list",
+            Method::ImagePull => "image.pull",
+            Method::ImageBuild => "image.build",
+            Method::ImageRefresh => "image.refresh",
+            Method::ImagePrune => "image.prune",
             Method::EventsWatch => "events.watch",
             Method::SystemHealth => "system.health",
             Method::SystemInfo => "system.info",
@@ -153,6 +168,10 @@ impl Method {
             | Method::SandboxMoveFile
             | Method::SandboxWriteTree
             | Method::SandboxHint
+            | Method::ImagePull
+            | Method::ImageBuild
+            | Method::ImageRefresh
+            | Method::ImagePrune
             | Method::SystemReconcile => false,
             Method::SandboxGet
             | Method::SandboxList
@@ -165,6 +184,7 @@ impl Method {
             | Method::SandboxStats
             | Method::SnapshotList
             | Method::PoolStatus
+            | Method::ImageList
             | Method::EventsWatch
             | Method::SystemHealth
             | Method::SystemInfo => true,

@@ -2,11 +2,13 @@
 
 use std::fmt::Display;
 
+use sandboxd_actors::images::Progress;
 use sandboxd_actors::journal::LifecycleEvent;
 use sandboxd_actors::sandbox::Status;
 use serde::Serialize;
 use serde_json::value::RawValue;
 
+use super::images::ProgressFields;
 use super::inside::answer::Stats;
 use super::inside::{CommandId, Content};
 use super::request::Id;
@@ -46,6 +48,8 @@ pub enum Notification<'a> {
     },
     /// What the sandbox uses.
     Stats(&'a Stats),
+    /// How far a pull or a build has come.
+    Progress(&'a Progress),
     /// Events are lost; the next one is this or a later one.
     Gap {
         after: u64,
@@ -64,6 +68,7 @@ impl Notification<'_> {
             Notification::Missed { .. } => "sandbox.missed",
             Notification::Data { .. } | Notification::Archive { .. } => "sandbox.data",
             Notification::Stats(_) => "sandbox.stats",
+            Notification::Progress(_) => "image.progress",
         }
     }
 
@@ -93,6 +98,7 @@ impl Notification<'_> {
                 Params { command_id: command, stream: Some(stream), ..nothing }
             }
             Notification::Stats(stats) => Params { stats: Some(stats), ..nothing },
+            Notification::Progress(progress) => Params { progress: Some(progress.into()), ..nothing },
             Notification::Missed { command, bytes } => {
                 Params { command_id: Some(command), bytes: Some(bytes), ..nothing }
             }
@@ -146,13 +152,15 @@ struct Params<'a> {
     event: Option<EventFields<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     stats: Option<&'a Stats>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    progress: Option<ProgressFields<'a>>,
 }
 
 impl Default for Params<'_> {
     fn default() -> Self {
         let (command_id, stream, offset, bytes) = (None, None, None, None);
-        let (after, resumes_at, event, stats) = (None, None, None, None);
-        Self { id: RawValue::NULL, command_id, stream, offset, bytes, after, resumes_at, event, stats }
+        let (after, resumes_at, event, stats, progress) = (None, None, None, None, None);
+        Self { id: RawValue::NULL, command_id, stream, offset, bytes, after, resumes_at, event, stats, progress }
     }
 }
 

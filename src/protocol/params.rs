@@ -11,6 +11,7 @@ use sandboxd_actors::snapshot::SnapshotLabel;
 use serde::Deserialize;
 
 use super::error::{Error, Kind};
+use super::images::{self, ImageCall};
 use super::inside::{self, Exec, Inside, SyncFields};
 use super::method::Method;
 use super::pools::{Hint, HintFields};
@@ -55,6 +56,7 @@ pub enum Call {
     Inside(ChatId, Inside),
     Hint(Hint),
     Pools,
+    Image(ImageCall),
     Watch(Watch),
     Health,
     Info,
@@ -111,6 +113,9 @@ impl Call {
         if let Some((chat, inside)) = inside::parse(method, params)? {
             return Ok(Call::Inside(chat, inside));
         }
+        if let Some(image) = images::parse(method, params)? {
+            return Ok(Call::Image(image));
+        }
         match method {
             Method::SandboxCreate => {
                 fields::<CreateFields<'_>>(params)?.checked().map(|create| Call::Create(Box::new(create)))
@@ -133,7 +138,7 @@ impl Call {
             Method::SandboxHint => fields::<HintFields<'_>>(params)?.checked().map(Call::Hint),
             Method::PoolStatus => fields::<NoFields>(params).map(|NoFields {}| Call::Pools),
             Method::SystemReconcile => fields::<ReconcileFields>(params).map(ReconcileFields::checked),
-            // All others are about the inside.
+            // All others are about the inside or about images.
             _ => Err(Kind::MethodNotFound.error(method.name())),
         }
     }
@@ -155,7 +160,7 @@ impl Call {
             Call::Watch(watch) => watch.chat,
             Call::Snapshots(snapshots) => snapshots.chat,
             Call::Hint(hint) => hint.chat,
-            Call::List { .. } | Call::DeleteSnapshot(_) | Call::Pools => None,
+            Call::List { .. } | Call::DeleteSnapshot(_) | Call::Pools | Call::Image(_) => None,
             Call::Health | Call::Info | Call::Reconcile { .. } => None,
         }
     }
@@ -412,7 +417,7 @@ impl ReconcileFields {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct NoFields {}
+pub(super) struct NoFields {}
 
 pub(super) fn fields<'a, T: Deserialize<'a>>(params: &'a str) -> Result<T, Error> {
     // Serde would take an array for the fields in the order of their declaration, which is nothing to rely on.

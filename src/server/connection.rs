@@ -26,6 +26,7 @@ use super::outbox::{Outbox, Ticket};
 use super::watch::Watch;
 use super::{Limits, limit_fields};
 use crate::protocol::error::{Error, Kind};
+use crate::protocol::images::ImageCall;
 use crate::protocol::inside::{Exec, Inside};
 use crate::protocol::method::Method;
 use crate::protocol::params::{Call, Create};
@@ -156,6 +157,7 @@ impl Connection {
                 Work::Inside(chat, inside, order)
             }
             Call::Create(create) if create.sync.is_some() => Work::Create(create),
+            Call::Image(image) => Work::Image(image),
             call => Work::Call(call),
         };
         let work = async move {
@@ -179,6 +181,7 @@ impl Connection {
                     }
                     outcome
                 }
+                Work::Image(image) => shared.handler.image(image, &ticket, &shared.shutdown).await,
                 Work::Call(call) => shared.handler.handle(call, &leases, limit_fields(&shared.limits)).await,
             };
             match &outcome {
@@ -225,6 +228,7 @@ fn is_hung_up(socket: &OwnedFd) -> bool {
 
 enum Work {
     Call(Call),
+    Image(ImageCall),
     /// With something to be done in the sandbox that it makes.
     Create(Box<Create>),
     Inside(ChatId, Inside, Result<Order, Error>),

@@ -41,6 +41,8 @@ pub struct Handler {
     pub stand_ins: StandIns,
     pub engine: Bounded,
     pub volumes: VolumePolicy,
+    /// Where the context of a build may be.
+    pub contexts: VolumePolicy,
     pub profiles: Arc<Profiles>,
     pub languages: Languages,
     pub clock: Arc<dyn Clock>,
@@ -95,6 +97,7 @@ impl Handler {
             Call::Snapshots(asked) => self.snapshots(asked).await,
             Call::DeleteSnapshot(snapshot) => self.delete_snapshot(snapshot).await,
             Call::Watch(_) => Err(Kind::InvalidRequest.error("a watch needs an id")),
+            Call::Image(_) => Err(Kind::Internal.error("images tell of their progress")),
             Call::Inside(..) => Err(Kind::Internal.error("work inside has a desk of its own")),
             Call::Hint(Hint { profile, chat, ttl }) => {
                 let profile = self.profile(profile.as_ref())?.name.clone();

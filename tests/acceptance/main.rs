@@ -27,6 +27,7 @@ mod container;
 mod deletion;
 mod engine_trouble;
 mod fallback;
+mod images;
 mod inside;
 #[cfg(debug_assertions)]
 mod kills;

@@ -84,6 +84,9 @@ async fn the_documented_metrics_are_those_that_are_served() {
          profiles.broken = { image = 'sandboxd-no-such-image:none' }",
     )
     .await;
+    let mut installation = installation;
+    let volumes = installation.path("volumes");
+    installation.configure(&format!("images.context_roots = ['{}']", volumes.display()));
     let service = installation.start().await;
     let chat = service.new_chat();
     service.created(&chat).await;
@@ -110,6 +113,11 @@ async fn the_documented_metrics_are_those_that_are_served() {
     // A hint that does not come true, a claim, and slots that come and go.
     service.call("sandbox.hint", json!({ "profile": "pooled", "ttl": 0.1 })).await.expect("taken");
     service.created(&service.new_chat().with("profile", "pooled")).await;
+    service.call("image.pull", json!({ "image": "127.0.0.1:1/none:1" })).await.expect_err("no registry");
+    let context = service.volume("context");
+    let build = json!({ "context": context, "tag": "none:1" });
+    service.call("image.build", build).await.expect_err("no instructions");
+    service.call("image.prune", json!({ "dry_run": true })).await.expect("looked");
     let served = eventually("everything has been counted", || async {
         let metrics = Metrics::of(&service).await;
         documented_metrics().keys().all(|name| metrics.families().contains_key(name)).then_some(metrics)

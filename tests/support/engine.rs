@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bollard::query_parameters::ListNetworksOptionsBuilder;
+use bollard::query_parameters::{ListImagesOptionsBuilder, ListNetworksOptionsBuilder, RemoveImageOptionsBuilder};
 use sandboxd::engine::docker::DockerEngine;
 use sandboxd_actors::container::{ContainerSpec, Mount};
 use sandboxd_actors::engine::{ContainerState, Engine, EngineError, Exit, NetworkSpec, Observed};
@@ -140,6 +140,12 @@ impl TestInstance {
         let options = ListNetworksOptionsBuilder::default().filters(&HashMap::from([("label", vec![ours])])).build();
         for network in raw.list_networks(Some(options)).await.unwrap_or_default() {
             let _ = raw.remove_network(&network.id.unwrap_or_default()).await;
+        }
+        let ours = format!("sandboxd.image.instance={name}");
+        let options = ListImagesOptionsBuilder::default().filters(&HashMap::from([("label", vec![ours])])).build();
+        let force = RemoveImageOptionsBuilder::default().force(true).build();
+        for image in raw.list_images(Some(options)).await.unwrap_or_default() {
+            let _ = raw.remove_image(&image.id, Some(force.clone()), None).await;
         }
     }
 }

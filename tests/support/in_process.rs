@@ -24,6 +24,9 @@ use sandboxd::server::handler::Handler;
 use sandboxd::server::inside::{Steering, Syncs};
 use sandboxd::server::listener::{Listener, SocketOptions};
 use sandboxd::server::{Limits, Server};
+use sandboxd_actors::builder::collection::Watermarks;
+use sandboxd_actors::builder::repository::Repository;
+use sandboxd_actors::builder::{BuilderLimits, Collecting, Workshop};
 use sandboxd_actors::chat::{Rules, TeardownLimits, World};
 use sandboxd_actors::clock::SystemClock;
 use sandboxd_actors::container::MountPoints;
@@ -33,6 +36,7 @@ use sandboxd_actors::engine::fake::FakeEngine;
 use sandboxd_actors::environment::Environment;
 use sandboxd_actors::host_path::HostPath;
 use sandboxd_actors::ids::SessionId;
+use sandboxd_actors::images::fake::{FakeImages, FakeSources};
 use sandboxd_actors::interior::{Furnishing, Interiors};
 use sandboxd_actors::journal::JournalHandle;
 use sandboxd_actors::journal::memory::MemoryJournal;
@@ -97,7 +101,10 @@ impl Service {
         let world = world(&place, engine.clone(), handle, rules, Arc::clone(&interiors));
         let (instance, bounded) = (world.instance.clone(), world.engine.clone());
         let rhythm = Rhythm { reap: Duration::from_millis(20), reconcile: Duration::from_secs(3600) };
-        let (sandboxes, _) = Sandboxes::start(world, contents, rhythm).await.expect("started");
+        let images = FakeImages::new();
+        images.add("sandbox:1", BTreeMap::new());
+        let workshop = Some(Arc::new(workshop(&images)));
+        let (sandboxes, _) = Sandboxes::start_with(world, contents, rhythm, workshop).await.expect("started");
         sandboxes.reconcile(Trigger::Start, false).await.expect("listed");
         let handler = Handler {
             instance,
@@ -106,6 +113,7 @@ impl Service {
             stand_ins: StandIns::new(Arc::new(Closed), place.join("state")),
             engine: bounded,
             volumes: VolumePolicy::new([place.join("volumes")], []).expect("a root"),
+            contexts: VolumePolicy::new([place.join("volumes")], []).expect("a root"),
             profiles,
             languages: languages(&place),
             clock: Arc::new(SystemClock),
@@ -289,6 +297,35 @@ fn world(
         journal,
         rules,
         retention: sandboxd_actors::snapshot::retention::Retention { keep: 5, max_age: Duration::from_secs(3600) },
+    }
+}
+
+/// Takes care of images in memory, among them that of one repository.
+fn workshop(images: &FakeImages) -> Workshop {
+    let (minute, hour) = (Duration::from_secs(60), Duration::from_secs(3600));
+    let repository = Repository {
+        name: "app".into(),
+        url: "https://git.example.com/team/app.git".into(),
+        branch: "main".into(),
+        base: "sandbox:1".into(),
+        tag: "sandboxd-app:latest".into(),
+        directory: "/repository".into(),
+        install: vec![],
+        build: vec!["make".into()],
+        warm_up: vec![],
+        every: hour,
+        stale_after: hour,
+        timeout: minute,
+    };
+    Workshop {
+        instance: "default".parse().expect("a name"),
+        images: Arc::new(images.clone()),
+        sources: Arc::new(FakeSources::at("8f2b1c6d0e3a4f5b6c7d8e9f0a1b2c3d4e5f6a7b")),
+        clock: Arc::new(SystemClock),
+        repositories: BTreeMap::from([(repository.name.clone(), Arc::new(repository))]),
+        profiles: BTreeMap::from(["default", "other"].map(|name| (name.to_owned(), "sandbox:1".to_owned()))),
+        limits: BuilderLimits { pull: minute, build: minute, ask: minute, builds_at_once: 1 },
+        collecting: Collecting { interval: hour, watermarks: Watermarks { high: 85.0, low: 75.0 }, all: false },
     }
 }
 

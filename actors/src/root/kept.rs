@@ -15,16 +15,18 @@ pub enum Child {
     Reaper,
     Reconciler,
     Watcher,
+    Builder,
 }
 
 impl Child {
-    pub const ALL: [Child; 3] = [Child::Reaper, Child::Reconciler, Child::Watcher];
+    pub const ALL: [Child; 4] = [Child::Reaper, Child::Reconciler, Child::Watcher, Child::Builder];
 
     pub fn as_str(self) -> &'static str {
         match self {
             Child::Reaper => "reaper",
             Child::Reconciler => "reconciler",
             Child::Watcher => "watcher",
+            Child::Builder => "builder",
         }
     }
 }

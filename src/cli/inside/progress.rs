@@ -64,7 +64,7 @@ fn line(name: &str, done: u64, total: Option<u64>, elapsed: Duration) -> String 
     }
 }
 
-fn size(bytes: u64) -> String {
+pub(in crate::cli) fn size(bytes: u64) -> String {
     let units = ["KiB", "MiB", "GiB", "TiB"];
     let mut shown = format!("{bytes} B");
     let mut amount = bytes as f64;

@@ -9,7 +9,11 @@ fn every_key_can_be_overridden_by_its_variable() {
     let full = accept(&shipped_in_full(), NO_VARIABLES);
     let document: toml::Table = shipped_in_full().parse().expect("TOML");
     let mut variables = Vec::new();
-    for key in Config::keys() {
+    let repositories = document["repositories"].as_table().expect("a table").iter().flat_map(|(name, repository)| {
+        let keys = repository.as_table().expect("a table").keys();
+        keys.map(move |key| format!("repositories.{name}.{key}"))
+    });
+    for key in Config::keys().into_iter().chain(repositories) {
         let mut parts = key.split('.');
         let section = document.get(parts.next().expect("a section"));
         let value = parts.fold(section, |value, part| value?.get(part)).expect("a key of the file");

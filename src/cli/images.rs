@@ -1,0 +1,320 @@
+//! Images from a shell, with a sight of how far a pull or a build has come.
+
+use std::collections::BTreeMap;
+use std::io::{IsTerminal, Write};
+
+use chrono::{DateTime, Utc};
+use clap::Subcommand;
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use super::arguments::variable;
+use super::failure::Trouble;
+use super::inside::size;
+use super::moment::relative;
+use super::tables::{finished, plain, short};
+use super::{Exit, Service};
+use crate::client::{ClientError, Notification};
+
+#[derive(Debug, Subcommand)]
+pub(super) enum ImageCommand {
+    /// Get an image from its registry
+    Pull {
+        #[arg(value_name = "IMAGE")]
+        image: String,
+    },
+    /// Build an image from a directory on the service's host
+    Build {
+        /// The directory; below one of images.context_roots
+        #[arg(value_name = "DIRECTORY")]
+        context: String,
+        /// What the image is called
+        #[arg(long, short, value_name = "NAME[:TAG]")]
+        tag: String,
+        /// The instructions, within the directory
+        #[arg(long, short = 'f', value_name = "PATH")]
+        dockerfile: Option<String>,
+        /// An argument of the instructions; without a value, the one that the variable has here
+        #[arg(long = "arg", value_name = "NAME[=VALUE]", value_parser = variable)]
+        arguments: Vec<(String, String)>,
+    },
+    /// Bring the image of a repository up to date now
+    Refresh {
+        #[arg(value_name = "REPOSITORY")]
+        repository: String,
+        /// Build it even if nothing has changed
+        #[arg(long)]
+        force: bool,
+    },
+    /// Remove the images that nobody needs
+    Prune {
+        /// Only say which those are
+        #[arg(long)]
+        dry_run: bool,
+    },
+}
+
+pub(super) async fn execute(service: &Service, command: &ImageCommand) -> Result<(Exit, String), Trouble> {
+    let (method, params) = match command {
+        ImageCommand::Pull { image } => ("image.pull", json!({ "image": image })),
+        ImageCommand::Build { context, tag, dockerfile, arguments } => {
+            let args: Map<String, Value> =
+                arguments.iter().map(|(name, value)| (name.clone(), value.clone().into())).collect();
+            let params = json!({ "context": context, "tag": tag, "dockerfile": dockerfile, "args": args });
+            ("image.build", params)
+        }
+        ImageCommand::Refresh { repository, force } => {
+            ("image.refresh", json!({ "repository": repository, "force": force }))
+        }
+        ImageCommand::Prune { dry_run } => {
+            let pruned = service.call("image.prune", json!({ "dry_run": dry_run })).await?;
+            return Ok((Exit::Done, service.show(&pruned, pruned_table)?));
+        }
+    };
+    let made = follow(service, method, params).await?;
+    if service.json {
+        return Ok((Exit::Done, format!("{made}\n")));
+    }
+    let Made { image, image_id, commit, changed } = serde_json::from_value(made).map_err(ClientError::from)?;
+    let commit = commit.map(|commit| format!(", commit {}", short(&commit))).unwrap_or_default();
+    let change = if changed { "" } else { " is up to date" };
+    Ok((Exit::Done, format!("{image}{change} ({}{commit})\n", short_id(&image_id))))
+}
+
+pub(super) async fn list(service: &Service) -> Result<(Exit, String), Trouble> {
+    let listing = service.call("image.list", json!({})).await?;
+    Ok((Exit::Done, service.show(&listing, listing_table)?))
+}
+
+async fn follow(service: &Service, method: &str, params: Value) -> Result<Value, ClientError> {
+    let mut stream = service.client.stream(method, params).await?;
+    let mut sight = Sight::new(service.json);
+    while let Some(notification) = stream.next().await {
+        sight.show(&notification)?;
+    }
+    drop(sight);
+    stream.end().await
+}
+
+#[derive(Deserialize)]
+struct Progress {
+    message: String,
+    layer: Option<String>,
+    done_bytes: Option<u64>,
+    total_bytes: Option<u64>,
+}
+
+/// Lines of a build, and on a terminal one line that changes for the layers of a pull.
+struct Sight {
+    json: bool,
+    is_terminal: bool,
+    layers: BTreeMap<String, (u64, u64)>,
+    unfinished: bool,
+}
+
+impl Sight {
+    fn new(json: bool) -> Self {
+        Self { json, is_terminal: std::io::stderr().is_terminal(), layers: BTreeMap::new(), unfinished: false }
+    }
+
+    fn show(&mut self, notification: &Notification) -> Result<(), serde_json::Error> {
+        #[derive(Deserialize)]
+        struct Params {
+            progress: Progress,
+        }
+        if self.json {
+            return Ok(());
+        }
+        let Params { progress } = serde_json::from_str(notification.params.get())?;
+        let mut stderr = std::io::stderr();
+        match (self.line(&progress), self.is_terminal) {
+            (None, _) => {
+                if std::mem::take(&mut self.unfinished) {
+                    let _ = writeln!(stderr);
+                }
+                let _ = writeln!(stderr, "{}", progress.message);
+            }
+            (Some(line), true) => {
+                self.unfinished = true;
+                let _ = write!(stderr, "\r\x1b[K{line}");
+            }
+            // A file has no use for every step of a download.
+            (Some(_), false) => {}
+        }
+        Ok(())
+    }
+
+    /// What all layers have come to, if it is about one.
+    fn line(&mut self, progress: &Progress) -> Option<String> {
+        let layer = progress.layer.as_ref()?;
+        if let (Some(done), Some(total)) = (progress.done_bytes, progress.total_bytes) {
+            self.layers.insert(layer.clone(), (done, total));
+        }
+        let (done, total) = self.layers.values().fold((0, 0), |(done, total), it| (done + it.0, total + it.1));
+        Some(format!("{}: {}  {} of {}", layer, progress.message, size(done), size(total)))
+    }
+}
+
+impl Drop for Sight {
+    fn drop(&mut self) {
+        if self.unfinished {
+            let _ = writeln!(std::io::stderr());
+        }
+    }
+}
+
+#[derive(Deserialize)]
+struct Made {
+    image: String,
+    image_id: String,
+    commit: Option<String>,
+    changed: bool,
+}
+
+#[derive(Deserialize)]
+struct Listing {
+    images: Vec<Image>,
+    repositories: Vec<Repository>,
+}
+
+#[derive(Deserialize)]
+struct Image {
+    image_id: String,
+    tags: Vec<String>,
+    bytes: u64,
+    created_at: DateTime<Utc>,
+    origin: String,
+    commit: Option<String>,
+    stale: Option<bool>,
+    profiles: Vec<String>,
+}
+
+#[derive(Deserialize)]
+struct Repository {
+    repository: String,
+    branch: String,
+    commit: Option<String>,
+    checked_at: Option<DateTime<Utc>>,
+    stale: bool,
+    building: bool,
+    failure: Option<Failure>,
+}
+
+#[derive(Deserialize)]
+struct Failure {
+    message: String,
+}
+
+fn listing_table(listing: Listing) -> String {
+    let now = Utc::now();
+    let known = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
+    let mut table = plain();
+    table.add_row(["IMAGE", "ID", "ORIGIN", "SIZE", "CREATED", "COMMIT", "STALE", "PROFILES"]);
+    for image in listing.images {
+        let name = if image.tags.is_empty() { "-".to_owned() } else { image.tags.join(", ") };
+        let stale = image.stale.map(|stale| if stale { "yes" } else { "no" }.to_owned());
+        let profiles = (!image.profiles.is_empty()).then(|| image.profiles.join(", "));
+        table.add_row([
+            name,
+            short_id(&image.image_id).to_owned(),
+            image.origin,
+            size(image.bytes),
+            relative(image.created_at, now),
+            known(image.commit.as_deref().map(short).map(str::to_owned)),
+            known(stale),
+            known(profiles),
+        ]);
+    }
+    let mut shown = finished(table);
+    if !listing.repositories.is_empty() {
+        let mut table = plain();
+        table.add_row(["REPOSITORY", "BRANCH", "COMMIT", "CHECKED", "STATE", "FAILURE"]);
+        for repository in listing.repositories {
+            let state = match (repository.building, repository.stale) {
+                (true, _) => "building",
+                (false, true) => "stale",
+                (false, false) => "up to date",
+            };
+            table.add_row([
+                repository.repository,
+                repository.branch,
+                known(repository.commit.as_deref().map(short).map(str::to_owned)),
+                known(repository.checked_at.map(|at| relative(at, now))),
+                state.to_owned(),
+                known(repository.failure.map(|failure| failure.message)),
+            ]);
+        }
+        shown = format!("{shown}\n{}", finished(table));
+    }
+    shown
+}
+
+#[derive(Deserialize)]
+struct Pruned {
+    dry_run: bool,
+    removed: Vec<Removed>,
+    bytes: u64,
+}
+
+#[derive(Deserialize)]
+struct Removed {
+    image_id: String,
+    tags: Vec<String>,
+    bytes: u64,
+}
+
+fn pruned_table(pruned: Pruned) -> String {
+    let Pruned { dry_run, removed, bytes } = pruned;
+    let done = if dry_run { "to be removed" } else { "removed" };
+    let summary = format!("{} images {done}, at most {}\n", removed.len(), size(bytes));
+    let mut table = plain();
+    for image in removed {
+        table.add_row([short_id(&image.image_id).to_owned(), size(image.bytes), image.tags.join(", ")]);
+    }
+    finished(table) + &summary
+}
+
+/// Without the name of the hash.
+fn short_id(id: &str) -> &str {
+    short(id.strip_prefix("sha256:").unwrap_or(id))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn progress(layer: Option<&str>, message: &str, done: Option<u64>, total: Option<u64>) -> Progress {
+        Progress { message: message.into(), layer: layer.map(String::from), done_bytes: done, total_bytes: total }
+    }
+
+    #[test]
+    fn the_layers_of_a_pull_are_added_up() {
+        let mut sight = Sight { json: false, is_terminal: false, layers: BTreeMap::new(), unfinished: false };
+        sight.line(&progress(Some("a"), "Downloading", Some(512), Some(1024)));
+        let line = sight.line(&progress(Some("b"), "Downloading", Some(512), Some(1024))).expect("of a layer");
+        assert_eq!(line, "b: Downloading  1.0 KiB of 2.0 KiB");
+        assert_eq!(sight.line(&progress(None, "Step 1/2 : FROM a", None, None)), None);
+    }
+
+    #[test]
+    fn images_and_repositories_are_listed_with_what_is_known() {
+        let shown = listing_table(
+            serde_json::from_value(json!({
+                "images": [{
+                    "image_id": "sha256:0123456789abcdef", "tags": ["app:latest"], "bytes": 1024,
+                    "created_at": "2026-01-31T09:30:00.000Z", "origin": "repository", "repository": "app",
+                    "commit": "0123456789abcdef", "built_at": null, "stale": true, "profiles": ["default"],
+                }],
+                "repositories": [{
+                    "repository": "app", "branch": "main", "image": "app:latest", "image_id": null,
+                    "commit": "0123456789abcdef", "built_at": null, "head": null, "checked_at": null,
+                    "stale": true, "building": false, "failure": { "at": "2026-01-31T09:30:00.000Z", "message": "no" },
+                }],
+            }))
+            .expect("a listing"),
+        );
+        let lines: Vec<_> = shown.lines().collect();
+        assert!(lines[1].starts_with("app:latest  0123456789ab  repository  1.0 KiB"), "{shown}");
+        assert!(lines[4].contains("stale") && lines[4].ends_with("no"), "{shown}");
+    }
+}

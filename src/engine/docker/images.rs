@@ -1,0 +1,286 @@
+//! The engine's images: the port of the builder, on Docker.
+
+mod context;
+mod ignored;
+
+use std::collections::{BTreeSet, HashMap};
+
+use async_trait::async_trait;
+use bollard::Docker;
+use bollard::errors::Error;
+use bollard::models::{BuildInfo, ImageInspect, ImageSummary, ProgressDetail};
+use bollard::query_parameters::{
+    BuildImageOptions, CreateImageOptionsBuilder, ListContainersOptionsBuilder, ListImagesOptions, PruneBuildOptions,
+    RemoveImageOptions,
+};
+use chrono::{DateTime, Utc};
+use futures_util::{StreamExt, TryStreamExt};
+use sandboxd_actors::engine::EngineError;
+use sandboxd_actors::images::{Build, Disk, Image, ImageError, Images, Progress, Reporter};
+
+use super::{DockerEngine, errors};
+
+/// How many of a build's last lines go with its failure.
+const TAIL: usize = 20;
+
+/// What an engine shows instead of a tag where there is none.
+const NO_TAG: &str = "<none>:<none>";
+
+#[async_trait]
+impl Images for DockerEngine {
+    async fn list(&self) -> Result<Vec<Image>, ImageError> {
+        let listed = docker(self).await?.list_images(None::<ListImagesOptions>).await.map_err(failed)?;
+        Ok(listed.into_iter().map(summarised).collect())
+    }
+
+    async fn inspect(&self, reference: &str) -> Result<Option<Image>, ImageError> {
+        match docker(self).await?.inspect_image(reference).await {
+            Ok(image) => Ok(Some(inspected(image))),
+            Err(error) if is_missing(&error) => Ok(None),
+            Err(error) => Err(failed(error)),
+        }
+    }
+
+    async fn pull(&self, reference: &str, reporter: &Reporter) -> Result<String, ImageError> {
+        let docker = docker(self).await?;
+        // Without a tag, an engine would pull all there are.
+        let options = CreateImageOptionsBuilder::default().from_image(reference);
+        let options = if names_version(reference) { options } else { options.tag("latest") };
+        let not_pulled = |error: Error| match failed(error) {
+            ImageError::Refused { reason } => ImageError::PullFailed { image: reference.to_owned(), reason },
+            error => error,
+        };
+        let mut told = docker.create_image(Some(options.build()), None, None);
+        while let Some(info) = told.try_next().await.map_err(not_pulled)? {
+            reporter.tell(progress(info.status.unwrap_or_default(), info.id, info.progress_detail));
+        }
+        id_of(docker, reference).await
+    }
+
+    async fn build(&self, build: &Build, reporter: &Reporter) -> Result<String, ImageError> {
+        let docker = docker(self).await?;
+        let options = BuildImageOptions {
+            dockerfile: build.dockerfile.clone(),
+            t: Some(build.tag.clone()),
+            buildargs: Some(build.arguments.clone().into_iter().collect::<HashMap<_, _>>()),
+            labels: Some(build.labels.clone().into_iter().collect::<HashMap<_, _>>()),
+            rm: true,
+            // Also the container of a step that failed.
+            forcerm: true,
+            ..Default::default()
+        };
+        let (pieces, packing) = context::stream(build.context.clone(), build.dockerfile.clone());
+        let body = bollard::body_try_stream(pieces.map_ok(Into::into));
+        let mut log = Log::default();
+        let mut told = std::pin::pin!(docker.build_image(options, None, Some(body)));
+        let outcome = loop {
+            match told.next().await {
+                None => break Ok(()),
+                Some(Ok(info)) => log.take(info, reporter),
+                Some(Err(error)) => break Err(failed(error)),
+            }
+        };
+        // What went wrong with the context is the reason for whatever the engine says then.
+        let outcome = match packing.await {
+            Ok(Err(error)) if !error.is_unread() => Err(ImageError::Refused { reason: error.to_string() }),
+            _ => outcome,
+        };
+        match outcome {
+            Ok(()) => id_of(docker, &build.tag).await,
+            Err(ImageError::Refused { reason }) => {
+                let Log { step, layer, tail, .. } = log;
+                if let Some(layer) = layer {
+                    discard(docker, &layer).await;
+                }
+                Err(ImageError::BuildFailed { tag: build.tag.clone(), step, reason, log_tail: tail })
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn in_use(&self) -> Result<BTreeSet<String>, ImageError> {
+        let options = ListContainersOptionsBuilder::default().all(true).build();
+        let containers = docker(self).await?.list_containers(Some(options)).await.map_err(failed)?;
+        Ok(containers.into_iter().filter_map(|container| container.image_id).collect())
+    }
+
+    async fn remove(&self, image: &Image) -> Result<(), ImageError> {
+        let docker = docker(self).await?;
+        // By its tags, the last of which takes it away: by its id, one that has several would have to be forced, and
+        // then goes even if a container needs it.
+        let names = if image.tags.is_empty() { std::slice::from_ref(&image.id) } else { &image.tags };
+        for name in names {
+            match docker.remove_image(name, None::<RemoveImageOptions>, None).await {
+                Ok(_) => {}
+                Err(error) if is_missing(&error) => {}
+                Err(error) => return Err(failed(error)),
+            }
+        }
+        Ok(())
+    }
+
+    async fn prune_build_cache(&self) -> Result<u64, ImageError> {
+        let pruned = docker(self).await?.prune_build(None::<PruneBuildOptions>).await.map_err(failed)?;
+        Ok(pruned.space_reclaimed.and_then(|bytes| u64::try_from(bytes).ok()).unwrap_or_default())
+    }
+
+    async fn disk(&self) -> Result<Disk, ImageError> {
+        let refused = |reason: String| ImageError::Refused { reason };
+        let info = docker(self).await?.info().await.map_err(failed)?;
+        let root = info.docker_root_dir.ok_or_else(|| refused("it does not say where its data is".to_owned()))?;
+        let disk = rustix::fs::statvfs(&root).map_err(|error| refused(format!("{root}: {error}")))?;
+        let bytes = |blocks: u64| blocks.saturating_mul(disk.f_frsize);
+        Ok(Disk { total_bytes: bytes(disk.f_blocks), free_bytes: bytes(disk.f_bavail) })
+    }
+}
+
+async fn docker(engine: &DockerEngine) -> Result<&Docker, ImageError> {
+    let unavailable = |error: EngineError| ImageError::EngineUnavailable { reason: error.to_string() };
+    engine.client().await.map_err(unavailable)
+}
+
+async fn id_of(docker: &Docker, reference: &str) -> Result<String, ImageError> {
+    let image = docker.inspect_image(reference).await.map_err(failed)?;
+    image.id.ok_or_else(|| ImageError::Refused { reason: format!("{reference} has no id") })
+}
+
+/// Removes what the steps before a failed one have made, which no label tells from anybody else's. What has a name, or is
+/// part of another image, stays.
+async fn discard(docker: &Docker, layer: &str) {
+    let is_unnamed = |image: ImageInspect| {
+        let unnamed = |names: Option<Vec<String>>| names.is_none_or(|names| names.iter().all(|name| name == NO_TAG));
+        unnamed(image.repo_tags) && unnamed(image.repo_digests)
+    };
+    if docker.inspect_image(layer).await.is_ok_and(is_unnamed) {
+        let removed = docker.remove_image(layer, None::<RemoveImageOptions>, None).await;
+        if let Err(error) = removed {
+            tracing::debug!(image.id = layer, error = errors::message(&error), "a layer of a failed build stays");
+        }
+    }
+}
+
+/// What a build has said so far.
+#[derive(Default)]
+struct Log {
+    /// The instruction that is being carried out.
+    step: Option<String>,
+    /// What the instructions so far have come to.
+    layer: Option<String>,
+    tail: Vec<String>,
+    /// A line without its end yet.
+    unfinished: String,
+}
+
+impl Log {
+    fn take(&mut self, info: BuildInfo, reporter: &Reporter) {
+        if let Some(status) = info.status {
+            // It pulls the image that it starts from.
+            return reporter.tell(progress(status, info.id, info.progress_detail));
+        }
+        self.unfinished.push_str(&info.stream.unwrap_or_default());
+        while let Some(end) = self.unfinished.find('\n') {
+            let rest = self.unfinished.split_off(end + 1);
+            let line = std::mem::replace(&mut self.unfinished, rest);
+            self.line(line.trim_end(), reporter);
+        }
+    }
+
+    fn line(&mut self, line: &str, reporter: &Reporter) {
+        if line.is_empty() {
+            return;
+        }
+        // Podman shouts.
+        if line.get(..5).is_some_and(|word| word.eq_ignore_ascii_case("step ")) {
+            self.step = Some(line.to_owned());
+        }
+        if let Some(id) = line.trim_start().strip_prefix("---> ")
+            && id.bytes().all(|digit| digit.is_ascii_hexdigit())
+        {
+            self.layer = Some(id.to_owned());
+        }
+        if self.tail.len() == TAIL {
+            self.tail.remove(0);
+        }
+        self.tail.push(line.to_owned());
+        reporter.say(line);
+    }
+}
+
+fn progress(message: String, layer: Option<String>, detail: Option<ProgressDetail>) -> Progress {
+    let bytes = |number: Option<i64>| number.and_then(|number| u64::try_from(number).ok());
+    let (done_bytes, total_bytes) = detail.map(|it| (bytes(it.current), bytes(it.total))).unwrap_or_default();
+    Progress { message, layer, done_bytes, total_bytes }
+}
+
+fn summarised(image: ImageSummary) -> Image {
+    Image {
+        id: image.id,
+        tags: image.repo_tags.into_iter().filter(|tag| tag != NO_TAG).collect(),
+        bytes: u64::try_from(image.size).unwrap_or_default(),
+        created_at: DateTime::from_timestamp(image.created, 0).unwrap_or_default(),
+        labels: image.labels.into_iter().collect(),
+    }
+}
+
+fn inspected(image: ImageInspect) -> Image {
+    let labels = image.config.and_then(|config| config.labels).unwrap_or_default();
+    let created_at = image.created.and_then(|created| created.parse::<DateTime<Utc>>().ok());
+    Image {
+        id: image.id.unwrap_or_default(),
+        tags: image.repo_tags.unwrap_or_default().into_iter().filter(|tag| tag != NO_TAG).collect(),
+        bytes: image.size.and_then(|size| u64::try_from(size).ok()).unwrap_or_default(),
+        created_at: created_at.unwrap_or_default(),
+        labels: labels.into_iter().collect(),
+    }
+}
+
+/// Whether a reference has a tag or a digest.
+fn names_version(reference: &str) -> bool {
+    reference.rsplit('/').next().is_some_and(|last| last.contains([':', '@']))
+}
+
+fn is_missing(error: &Error) -> bool {
+    matches!(error, Error::DockerResponseServerError { status_code: 404, .. })
+}
+
+fn failed(error: Error) -> ImageError {
+    let reason = match &error {
+        Error::DockerStreamError { error } => error.clone(),
+        other => errors::message(other),
+    };
+    match error {
+        Error::DockerResponseServerError { status_code: 502..=504, .. } => ImageError::EngineUnavailable { reason },
+        Error::DockerResponseServerError { .. } | Error::DockerStreamError { .. } => ImageError::Refused { reason },
+        _ => ImageError::EngineUnavailable { reason },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_port_of_a_registry_is_not_a_tag() {
+        for versioned in ["a:1", "host:5000/a/b:1", "a@sha256:00"] {
+            assert!(names_version(versioned), "{versioned}");
+        }
+        for open in ["a", "host:5000/a", "host/a/b"] {
+            assert!(!names_version(open), "{open}");
+        }
+    }
+
+    #[test]
+    fn a_build_is_told_line_by_line_and_its_last_step_is_known() {
+        let (mut log, reporter) = (Log::default(), Reporter::new());
+        let mut told = reporter.listen();
+        for piece in ["Step 1/2 : FROM a\n", " ---> 0123456789ab\n", "half a ", "line\nStep 2/2 : RUN b\n"] {
+            log.take(BuildInfo { stream: Some(piece.into()), ..Default::default() }, &reporter);
+        }
+        let lines: Vec<_> = std::iter::from_fn(|| told.try_recv().ok()).map(|progress| progress.message).collect();
+        assert_eq!(lines, ["Step 1/2 : FROM a", " ---> 0123456789ab", "half a line", "Step 2/2 : RUN b"]);
+        log.line(" ---> Running in cdef00000000", &reporter);
+        assert_eq!(log.layer.as_deref(), Some("0123456789ab"));
+        assert_eq!(log.step.as_deref(), Some("Step 2/2 : RUN b"));
+        assert_eq!(log.tail.len(), 5);
+    }
+}

@@ -1,0 +1,137 @@
+//! Repositories of source code, by git on this host.
+//!
+//! ```text
+//! <state.dir>/repositories/          mode 0700
+//!     <name>.git                     what was fetched so far, so that only what is new has to be
+//!     <name>.checkout-<uuid>/        the files of one build, as long as it lasts
+//!     <name>.access-<uuid>/          the credentials of one look, as long as it lasts
+//! ```
+//!
+//! Credentials reach git through a file that only this user can read, and a program that git asks for them: they are in no
+//! argument, no variable, no configuration of the clone, and not in what is logged.
+
+mod access;
+mod temporary;
+
+use std::collections::BTreeMap;
+use std::fs::DirBuilder;
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::process::{Output, Stdio};
+
+use async_trait::async_trait;
+use sandboxd_actors::builder::repository::Repository;
+use sandboxd_actors::images::ImageError;
+use sandboxd_actors::sources::{Checkout, Sources};
+use tokio::process::Command;
+
+pub use access::Credentials;
+use access::{Access, AccessError};
+use temporary::{Temporary, clear};
+
+#[derive(Debug, thiserror::Error)]
+#[error("{path}: {error}")]
+pub struct SourcesError {
+    pub path: PathBuf,
+    pub error: io::Error,
+}
+
+#[derive(Debug)]
+pub struct GitSources {
+    directory: PathBuf,
+    credentials: BTreeMap<String, Credentials>,
+}
+
+#[derive(Debug, thiserror::Error)]
+enum GitError {
+    #[error("git cannot be run: {0}")]
+    NotRun(io::Error),
+    #[error("git {what} failed: {said}")]
+    Failed { what: &'static str, said: String },
+    #[error("there is no branch {0}")]
+    NoBranch(String),
+    #[error(transparent)]
+    Access(#[from] AccessError),
+}
+
+impl GitSources {
+    /// Takes a directory of its own, and clears away what an earlier run left there.
+    pub fn open(directory: &Path, credentials: BTreeMap<String, Credentials>) -> Result<Self, SourcesError> {
+        let unusable = |error| SourcesError { path: directory.to_owned(), error };
+        DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(unusable)?;
+        clear(directory).map_err(unusable)?;
+        Ok(Self { directory: directory.to_owned(), credentials })
+    }
+
+    async fn look(&self, repository: &Repository) -> Result<String, GitError> {
+        let access = self.access(repository).await?;
+        let reference = format!("refs/heads/{}", repository.branch);
+        let told = self.git(&access, "ls-remote", ["ls-remote", "--", &repository.url, &reference]).await?;
+        let commit = told.lines().find_map(|line| line.strip_suffix(&reference)).map(str::trim);
+        commit.map(str::to_owned).ok_or_else(|| GitError::NoBranch(repository.branch.clone()))
+    }
+
+    async fn fetch(&self, repository: &Repository) -> Result<Checkout, GitError> {
+        let Repository { name, url, branch, .. } = repository;
+        let access = self.access(repository).await?;
+        let mirror = self.directory.join(format!("{name}.git"));
+        let at = mirror.to_str().unwrap_or_default();
+        if !mirror.exists() {
+            self.git(&access, "init", ["init", "--quiet", "--bare", "--", at]).await?;
+        }
+        let wanted = format!("+refs/heads/{branch}:refs/heads/{branch}");
+        let fetch = ["-C", at, "fetch", "--quiet", "--no-tags", "--", url, &wanted];
+        if let Err(error) = self.git(&access, "fetch", fetch).await {
+            // Whatever is wrong with it, the next time begins anew.
+            let _ = tokio::fs::remove_dir_all(&mirror).await;
+            return Err(error);
+        }
+        let checkout = Temporary::named(&self.directory, name, "checkout");
+        let (path, files) = (checkout.path().to_owned(), checkout.path().to_string_lossy().into_owned());
+        let clone = ["clone", "--quiet", "--no-tags", "--single-branch", "--branch", branch, "--", at, &files];
+        self.git(&access, "clone", clone).await?;
+        self.git(&access, "remote", ["-C", &files, "remote", "set-url", "origin", url]).await?;
+        let commit = self.git(&access, "rev-parse", ["-C", &files, "rev-parse", "HEAD"]).await?.trim().to_owned();
+        Ok(Checkout { directory: path, commit, held: Box::new(checkout) })
+    }
+
+    async fn access(&self, repository: &Repository) -> Result<Access, GitError> {
+        let credentials = self.credentials.get(&repository.name).unwrap_or(&Credentials::None);
+        Ok(Access::prepare(&self.directory, repository, credentials).await?)
+    }
+
+    /// What git prints.
+    async fn git<const N: usize>(
+        &self,
+        access: &Access,
+        what: &'static str,
+        arguments: [&str; N],
+    ) -> Result<String, GitError> {
+        let mut git = Command::new("git");
+        git.args(arguments).env_clear().stdin(Stdio::null()).kill_on_drop(true);
+        git.envs(access.environment());
+        let Output { status, stdout, stderr } = git.output().await.map_err(GitError::NotRun)?;
+        if status.success() {
+            return Ok(String::from_utf8_lossy(&stdout).into_owned());
+        }
+        let said = access.redacted(String::from_utf8_lossy(&stderr).trim());
+        let said = if said.is_empty() { status.to_string() } else { said };
+        Err(GitError::Failed { what, said })
+    }
+}
+
+#[async_trait]
+impl Sources for GitSources {
+    async fn head(&self, repository: &Repository) -> Result<String, ImageError> {
+        self.look(repository).await.map_err(|error| unavailable(repository, &error))
+    }
+
+    async fn check_out(&self, repository: &Repository) -> Result<Checkout, ImageError> {
+        self.fetch(repository).await.map_err(|error| unavailable(repository, &error))
+    }
+}
+
+fn unavailable(repository: &Repository, error: &GitError) -> ImageError {
+    ImageError::SourceUnavailable { repository: repository.name.clone(), reason: error.to_string() }
+}

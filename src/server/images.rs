@@ -1,0 +1,54 @@
+//! Images, from a call to its answer. Whoever waits is told how far it has come; whoever goes away does not end it.
+
+use sandboxd_actors::builder::{BuildRequest, Following};
+use sandboxd_actors::images::ImageError;
+use tokio_util::sync::CancellationToken;
+
+use super::handler::Handler;
+use super::outbox::Ticket;
+use crate::protocol::answer::Answer;
+use crate::protocol::error::{Error, Kind};
+use crate::protocol::images::{ImageAnswer, ImageBuild, ImageCall, PrunedFields};
+use crate::protocol::notification::Notification;
+
+impl Handler {
+    pub(super) async fn image(
+        &self,
+        call: ImageCall,
+        ticket: &Ticket,
+        shutdown: &CancellationToken,
+    ) -> Result<Answer, Error> {
+        let sandboxes = &self.sandboxes;
+        let following = match call {
+            ImageCall::List => return Ok(Answer::Image(ImageAnswer::Listing(sandboxes.images().await?.into()))),
+            ImageCall::Prune { dry_run } => {
+                let pruned = sandboxes.prune_images(dry_run).await?;
+                return Ok(Answer::Image(ImageAnswer::Pruned(PrunedFields::of(pruned, dry_run))));
+            }
+            ImageCall::Pull { image } => sandboxes.pull_image(image).await?,
+            ImageCall::Refresh { repository, force } => sandboxes.refresh_image(repository, force).await?,
+            ImageCall::Build(build) => sandboxes.build_image(self.build_request(*build)?).await?,
+        };
+        tokio::select! {
+            answer = follow(following, ticket) => answer,
+            () = shutdown.cancelled() => Err(Kind::ShuttingDown.error("the service is shutting down")),
+        }
+    }
+
+    /// Looks at the host's file system, so it belongs into the request's own task.
+    fn build_request(&self, build: ImageBuild) -> Result<BuildRequest, Error> {
+        let ImageBuild { context, dockerfile, tag, arguments } = build;
+        let refused = |why| Error::invalid_params("context", why);
+        let directory = self.contexts.resolve(&context).map_err(refused)?.as_path().to_owned();
+        Ok(BuildRequest { tag, directory, dockerfile, arguments })
+    }
+}
+
+async fn follow(mut following: Following, ticket: &Ticket) -> Result<Answer, Error> {
+    while let Some(progress) = following.next().await {
+        // Nobody may listen, and it is done all the same.
+        let _ = ticket.notify(Notification::Progress(&progress)).await;
+    }
+    let made = following.outcome().await.map_err(|error: ImageError| Error::from(error))?;
+    Ok(Answer::Image(ImageAnswer::Made(made.into())))
+}

@@ -1,0 +1,60 @@
+//! From the configuration to all that the builder works with.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use sandboxd_actors::builder::collection::Watermarks;
+use sandboxd_actors::builder::repository::Repository;
+use sandboxd_actors::builder::{BuilderLimits, Collecting, Workshop};
+use sandboxd_actors::clock::SystemClock;
+use sandboxd_actors::ids::InstanceName;
+use sandboxd_actors::images::{Image, Images};
+
+use crate::config::{self, Config};
+use crate::repositories::{Credentials, GitSources, SourcesError};
+
+pub fn workshop(config: &Config, instance: &InstanceName, images: Arc<dyn Images>) -> Result<Workshop, SourcesError> {
+    let credentials = config.repositories.iter().map(|(name, repository)| (name.clone(), credentials(repository)));
+    let sources = GitSources::open(&config.state.dir.join("repositories"), credentials.collect())?;
+    let gc = &config.images.gc;
+    let repositories = config.repositories.iter();
+    Ok(Workshop {
+        instance: instance.clone(),
+        images,
+        sources: Arc::new(sources),
+        clock: Arc::new(SystemClock),
+        repositories: repositories.map(|(name, it)| (name.clone(), Arc::new(repository(name, it)))).collect(),
+        profiles: profiles(config),
+        limits: BuilderLimits {
+            pull: config.images.pull_timeout,
+            build: config.images.build_timeout,
+            ask: config.engine.timeouts.list,
+            builds_at_once: config.images.max_builds,
+        },
+        collecting: Collecting {
+            interval: gc.interval,
+            watermarks: Watermarks { high: gc.high_watermark.into(), low: gc.low_watermark.into() },
+            all: gc.all,
+        },
+    })
+}
+
+fn profiles(config: &Config) -> BTreeMap<String, String> {
+    config.profiles.iter().map(|(name, profile)| (name.clone(), profile.image.clone())).collect()
+}
+
+fn credentials(repository: &config::Repository) -> Credentials {
+    match &repository.credentials_file {
+        Some(file) => Credentials::File(file.clone()),
+        None if repository.credentials_command.is_empty() => Credentials::None,
+        None => Credentials::Command(repository.credentials_command.clone()),
+    }
+}
+
+fn repository(name: &str, configured: &config::Repository) -> Repository {
+    let tag = configured.image.as_deref().map_or_else(|| format!("sandboxd-{name}:latest"), Image::full_tag);
+    let config::Repository { url, branch, base, directory, install, build, warm_up, .. } = configured.clone();
+    let config::Repository { every, stale_after, timeout, .. } = *configured;
+    let name = name.to_owned();
+    Repository { name, url, branch, base, tag, directory, install, build, warm_up, every, stale_after, timeout }
+}

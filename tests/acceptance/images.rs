@@ -1,0 +1,215 @@
+//! Images on a real engine: pulled from a registry, built from a directory, made of a repository, removed.
+
+mod guarded_repository;
+mod registry;
+mod repositories;
+
+use std::path::Path;
+
+use futures_util::future::join_all;
+use sandboxd::client::{Client, Failure};
+use serde_json::{Value, json};
+
+use crate::containers::Containers;
+use crate::daemon::Daemon;
+use crate::engine::{eventually, test_image};
+use crate::installation::Installation;
+use registry::Registry;
+
+/// A service that may build from directories of the test's own, and a name for an image that nobody else has.
+async fn workshop(settings: &str) -> (Daemon, String) {
+    let mut installation = Installation::new(&format!("profiles.default.network = 'none'\n{settings}"));
+    let volumes = installation.path("volumes");
+    installation.configure(&format!("images.context_roots = ['{}']", volumes.display()));
+    let tag = format!("{}:1", installation.name());
+    (installation.start().await, tag)
+}
+
+/// What a request answers, and all that it told before.
+async fn followed(client: &Client, method: &str, params: Value) -> (Vec<String>, Result<Value, Failure>) {
+    let mut stream = client.stream(method, params).await.expect("sent");
+    let mut told = Vec::new();
+    while let Some(notification) = stream.next().await {
+        assert_eq!(notification.method, "image.progress");
+        let params: Value = serde_json::from_str(notification.params.get()).expect("JSON");
+        told.push(params["progress"]["message"].as_str().expect("a message").to_owned());
+    }
+    let outcome = match stream.end().await {
+        Ok(answer) => Ok(answer),
+        Err(sandboxd::client::ClientError::Failed(failure)) => Err(failure),
+        Err(other) => panic!("{method}: {other}"),
+    };
+    (told, outcome)
+}
+
+impl Daemon {
+    async fn image(&self, id: &str) -> Option<Value> {
+        let listing = self.call("image.list", json!({})).await.expect("a list");
+        listing["images"].as_array().expect("an array").iter().find(|image| image["image_id"] == id).cloned()
+    }
+}
+
+fn write(directory: &Path, name: &str, content: &str) {
+    std::fs::write(directory.join(name), content).expect("written");
+}
+
+/// All images, also those without a name.
+async fn ids(containers: &Containers) -> Vec<String> {
+    let options = bollard::query_parameters::ListImagesOptionsBuilder::default().all(true).build();
+    let images = containers.docker.list_images(Some(options)).await.expect("a list");
+    images.into_iter().map(|image| image.id).collect()
+}
+
+#[tokio::test]
+async fn a_build_tells_its_steps_and_its_image_makes_sandboxes() {
+    let (service, tag) = workshop("").await;
+    let context = service.volume("context");
+    let base = test_image();
+    write(&context, "Dockerfile", &format!("FROM {base}\nARG WORD\nCOPY . /c\nRUN echo $WORD > /c/word\n"));
+    write(&context, ".dockerignore", "*.key\n");
+    write(&context, "kept", "kept");
+    write(&context, "left-out.key", "secret");
+    let params = json!({ "context": context, "tag": tag, "args": { "WORD": "hello" } });
+    let (told, built) = followed(&service.connect().await, "image.build", params).await;
+    let built = built.expect("built");
+    assert!(told.iter().any(|line| line.starts_with("Step 3/") && line.contains("COPY")), "{told:?}");
+    let image = service.image(built["image_id"].as_str().expect("an id")).await.expect("it is listed");
+    assert_eq!((&image["tags"], &image["origin"]), (&json!([tag]), &json!("build")), "{image}");
+
+    let mut installation = service.stop().await;
+    installation.configure(&format!("profiles.default.image = '{tag}'"));
+    let service = installation.start().await;
+    let chat = service.new_chat();
+    service.created(&chat).await;
+    let look = json!({ "chat_id": chat.chat_id(), "command": "ls /c; cat /c/word" });
+    let seen = service.call("sandbox.exec", look).await.expect("run");
+    assert_eq!(seen["stdout"]["text"], "Dockerfile\nkept\nword\nhello\n", "{seen}");
+    let pruned = service.call("image.prune", json!({})).await.expect("pruned");
+    assert!(service.image(built["image_id"].as_str().expect("an id")).await.is_some(), "in use: {pruned}");
+}
+
+#[tokio::test]
+async fn a_build_that_fails_names_its_step_and_leaves_nothing() {
+    let (service, tag) = workshop("").await;
+    let context = service.volume("context");
+    let unique = format!("FROM {}\nRUN echo {tag} > /made\nRUN echo wrong; exit 7\n", test_image());
+    write(&context, "Dockerfile", &unique);
+    let containers = service.containers().await;
+    let before = ids(&containers).await;
+    let params = json!({ "context": context, "tag": tag });
+    let failure = service.call("image.build", params).await.expect_err("a step fails");
+    assert_eq!(failure.data.kind, "image_build_failed");
+    let step = failure.data.details["step"].as_str().expect("a step");
+    assert!(step.starts_with("Step 3/") && step.contains("exit 7"), "{step}");
+    let tail = failure.data.details["log_tail"].as_array().expect("lines");
+    assert!(tail.contains(&json!("wrong")), "{tail:?}");
+    let left: Vec<_> = ids(&containers).await.into_iter().filter(|id| !before.contains(id)).collect();
+    for id in left {
+        // Others build at the same time, on the same engine.
+        let history = containers.docker.image_history(&id).await.unwrap_or_default();
+        assert!(!history.iter().any(|layer| layer.created_by.contains(&tag)), "{id}");
+    }
+    let elsewhere = json!({ "context": "/etc", "tag": tag });
+    let refused = service.call("image.build", elsewhere).await.expect_err("not below a root");
+    assert_eq!((refused.data.kind.as_str(), &refused.data.details["field"]), ("invalid_params", &json!("context")));
+}
+
+#[tokio::test]
+async fn pruning_takes_what_nobody_needs_and_says_so_before() {
+    let (service, tag) = workshop("").await;
+    let context = service.volume("context");
+    let build = async |content: &str| {
+        write(&context, "Dockerfile", &format!("FROM {}\nCOPY file /\n", test_image()));
+        write(&context, "file", content);
+        let params = json!({ "context": context, "tag": tag });
+        service.call("image.build", params).await.expect("built")["image_id"].as_str().expect("an id").to_owned()
+    };
+    let (old, new) = (build("old").await, build("new").await);
+    let removed = async |dry_run: bool| {
+        let pruned = service.call("image.prune", json!({ "dry_run": dry_run })).await.expect("pruned");
+        let removed = pruned["removed"].as_array().expect("an array").clone();
+        removed.iter().map(|image| image["image_id"].as_str().expect("an id").to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(removed(true).await, [old.clone(), new.clone()]);
+    assert!(service.image(&old).await.is_some() && service.image(&new).await.is_some(), "only said so");
+    assert_eq!(removed(false).await, [old.clone(), new.clone()]);
+    assert!(service.image(&old).await.is_none() && service.image(&new).await.is_none());
+    let base = service.containers().await.docker.inspect_image(&test_image()).await;
+    assert!(base.is_ok(), "what others made, and what a profile names, stays");
+}
+
+#[tokio::test]
+async fn what_was_replaced_goes_by_itself() {
+    let (service, tag) = workshop("images.gc.interval = '100ms'\nimages.gc.high_watermark = 100").await;
+    let context = service.volume("context");
+    let mut built = Vec::new();
+    for content in ["one", "two"] {
+        write(&context, "Dockerfile", &format!("FROM {}\nCOPY file /\n", test_image()));
+        write(&context, "file", content);
+        let made = service.call("image.build", json!({ "context": context, "tag": tag })).await.expect("built");
+        built.push(made["image_id"].as_str().expect("an id").to_owned());
+    }
+    eventually("the first is gone", || async { service.image(&built[0]).await.is_none().then_some(()) }).await;
+    assert!(service.image(&built[1]).await.is_some(), "nobody needs its room");
+}
+
+#[tokio::test]
+async fn a_disk_that_is_too_full_loses_what_nobody_needs() {
+    let settings = "images.gc = { interval = '100ms', high_watermark = 0, low_watermark = 0 }";
+    let (service, tag) = workshop(settings).await;
+    let context = service.volume("context");
+    write(&context, "Dockerfile", &format!("FROM {}\nLABEL a=b\n", test_image()));
+    let made = service.call("image.build", json!({ "context": context, "tag": tag })).await.expect("built");
+    let id = made["image_id"].as_str().expect("an id");
+    eventually("it is gone", || async { service.image(id).await.is_none().then_some(()) }).await;
+    let base = service.containers().await.docker.inspect_image(&test_image()).await;
+    assert!(base.is_ok(), "what a profile names stays");
+}
+
+#[tokio::test]
+async fn one_pull_serves_all_callers_and_outlives_the_first() {
+    let (service, _) = workshop("").await;
+    let registry = Registry::start(&service).await;
+    let params = json!({ "image": registry.image() });
+    let first = service.connect().await;
+    let stream = first.stream("image.pull", params.clone()).await.expect("sent");
+    registry.is_asked_for_a_layer().await;
+    let callers = join_all((0..4).map(|_| service.connect())).await;
+    let others = callers.iter().map(|client| followed(client, "image.pull", params.clone()));
+    let others = join_all(others);
+    let opening = async {
+        drop((stream, first));
+        // One that comes too late finds the image there, and its pull asks for no layer either.
+        registry.open().await;
+    };
+    let (pulled, ()) = tokio::join!(others, opening);
+    let ids: Vec<_> = pulled.iter().map(|(_, outcome)| outcome.as_ref().expect("pulled")["image_id"].clone()).collect();
+    assert!(ids.iter().all(|id| *id == ids[0]), "{ids:?}");
+    assert!(pulled.iter().any(|(told, _)| told.iter().any(|line| line.contains("Pull complete"))), "{pulled:?}");
+    assert_eq!(registry.layers_served().await, 1);
+
+    let missing = registry.image().replace(":v1", ":v2");
+    let failure = service.call("image.pull", json!({ "image": missing })).await.expect_err("there is none");
+    assert_eq!((failure.data.kind.as_str(), &failure.data.details["image"]), ("image_pull_failed", &json!(missing)));
+}
+
+#[tokio::test]
+async fn the_client_shows_images_and_builds_them() {
+    let (service, tag) = workshop("").await;
+    let context = service.volume("context");
+    write(&context, "Dockerfile", &format!("FROM {}\nRUN true\n", test_image()));
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let path = context.to_str().expect("UTF-8");
+    let built = service.sandboxctl(&["image", "build", path, "--tag", &tag]).await;
+    assert!(built.status.success(), "{}", text(&built.stderr));
+    assert!(text(&built.stderr).contains("Step 2/"), "{}", text(&built.stderr));
+    assert!(text(&built.stdout).starts_with(&tag), "{}", text(&built.stdout));
+    let listed = service.sandboxctl(&["images"]).await;
+    assert!(text(&listed.stdout).lines().any(|line| line.starts_with(&tag) && line.contains("build")));
+    let pruned = service.sandboxctl(&["image", "prune"]).await;
+    assert!(text(&pruned.stdout).contains(&tag), "{}", text(&pruned.stdout));
+    write(&context, "Dockerfile", &format!("FROM {}\nRUN echo so it is; false\n", test_image()));
+    let failed = service.sandboxctl(&["image", "build", path, "--tag", &tag]).await;
+    assert_eq!(failed.status.code(), Some(1));
+    assert!(text(&failed.stderr).contains("image_build_failed") && text(&failed.stderr).contains("so it is"));
+}
