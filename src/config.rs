@@ -49,8 +49,8 @@ pub use language::Language;
 pub use profile::{HostMount, Network, OnExpire, Pool, Profile, Readiness, ReadinessKind, Restart};
 pub use secret::Secret;
 pub use service::{
-    Chats, Events, Http, Instance, Leases, Log, LogFormat, Metrics, Mounts, Reaper, Reconciler, Shutdown, Snapshots,
-    State, Teardown, Volumes,
+    Chats, Events, Http, Instance, Leases, Log, LogFormat, Metrics, Mounts, Reaper, Reconciler, SandboxLimits,
+    Shutdown, Snapshots, State, Teardown, Volumes,
 };
 pub use size::Size;
 pub use socket::Socket;
@@ -80,6 +80,7 @@ pub struct Config {
     pub reconciler: Reconciler,
     pub events: Events,
     pub leases: Leases,
+    pub limits: SandboxLimits,
     pub snapshots: Snapshots,
     pub teardown: Teardown,
     pub log: Log,
@@ -143,6 +144,7 @@ impl Config {
             reconciler: section.section("reconciler", Reconciler::read),
             events: section.section("events", Events::read),
             leases: section.section("leases", Leases::read),
+            limits: section.section("limits", SandboxLimits::read),
             snapshots: section.section("snapshots", Snapshots::read),
             teardown: section.section("teardown", Teardown::read),
             log: section.section("log", Log::read),

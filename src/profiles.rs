@@ -113,6 +113,7 @@ fn convert(name: &str, configured: &config::Profile, shared_network: &str) -> Re
             config::Restart::Never => Restart::Never,
             config::Restart::OnFailure => Restart::OnFailure,
         },
+        max_sandboxes: configured.max_sandboxes,
         pool: PoolTargets {
             size: configured.pool.size as usize,
             spare: configured.pool.spare as usize,

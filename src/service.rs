@@ -27,6 +27,7 @@ use sandboxd_actors::journal::{Journal, JournalError, JournalHandle};
 use sandboxd_actors::labels;
 use sandboxd_actors::profile::Network;
 use sandboxd_actors::reconciler::Trigger;
+use sandboxd_actors::root::census::Capacity;
 use sandboxd_actors::sandboxes::{Rhythm, Sandboxes};
 use sandboxd_actors::snapshot::retention::Retention;
 use tokio::task::JoinHandle;
@@ -349,6 +350,8 @@ fn world(
         instance: instance.clone(),
         engine: Bounded::new(ClaimedLabels::around(engine, Arc::clone(&interiors)), limits),
         turns: Turns::new(config.engine.max_operations),
+        queue_limit: config.engine.queue_timeout,
+        capacity: Capacity { sandboxes: config.limits.sandboxes, per_agent: config.limits.per_agent },
         probe: Arc::new(NetworkProbe),
         directories: Arc::new(directories),
         interiors: Arc::clone(&interiors) as Arc<dyn Interiors>,

@@ -4,6 +4,7 @@ use std::io::{self, IsTerminal};
 use std::net::SocketAddr;
 
 use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder};
+use sandboxd_actors::outcome::Scarce;
 use sandboxd_actors::root::Child;
 use sandboxd_actors::sandbox::{Reason, Status};
 use tracing::Level;
@@ -97,6 +98,7 @@ fn describe() {
     describe_counter!("sandboxd_pool_slots_started_total", "Slots that were started, by profile and result");
     describe_counter!("sandboxd_pool_slots_retired_total", "Slots that were removed unused, by profile and reason");
     describe_counter!("sandboxd_hints_total", "Hints by profile and what came of them");
+    describe_counter!("sandboxd_admission_denied_total", "Creates for which there was no room, by what is full");
     begin_at_zero();
 }
 
@@ -114,6 +116,9 @@ fn begin_at_zero() {
         counter!("sandboxd_actor_restarts_total", "actor" => child.as_str()).increment(0);
     }
     counter!("sandboxd_actor_restarts_total", "actor" => "pool").increment(0);
+    for what in Scarce::ALL {
+        counter!("sandboxd_admission_denied_total", "what" => what.as_str()).increment(0);
+    }
     for reason in [Reason::Expired, Reason::Idle] {
         counter!("sandboxd_expiries_total", "reason" => reason.as_str()).increment(0);
     }

@@ -15,10 +15,11 @@ use sandboxd::protocol::request::Id;
 use sandboxd::server::Limits;
 use sandboxd_actors::directories::DirectoryError;
 use sandboxd_actors::engine::logs::LogStream;
+use sandboxd_actors::engine::turns::NoTurn;
 use sandboxd_actors::engine::{EngineError, Exit, Operation};
 use sandboxd_actors::ids::{ContainerId, LeaseId, SessionId};
 use sandboxd_actors::images::ImageError;
-use sandboxd_actors::outcome::{Death, Launch, NotSaved, Outcome, SandboxError, StartFailure};
+use sandboxd_actors::outcome::{Death, Launch, NotSaved, Outcome, SandboxError, Scarce, StartFailure};
 use sandboxd_actors::reconciler::plan::Because;
 use sandboxd_actors::sandbox::{Reason, Status};
 use serde_json::{Value, json};
@@ -576,6 +577,7 @@ fn every_error() -> Vec<Error> {
         StartFailure::NotReady { limit: Duration::from_secs(1), last: "refused".into(), log_tail: vec![] },
         StartFailure::NoHealthCheck,
         StartFailure::NotBound("x".into()),
+        StartFailure::NoTurn(NoTurn(Duration::from_secs(1))),
         death(1, false),
         death(137, false),
         death(137, true),
@@ -598,6 +600,7 @@ fn every_error() -> Vec<Error> {
         SandboxError::NotSaved { chat, error: NotSaved("full".into()) },
         SandboxError::Unknown { chat, error: refused() },
         SandboxError::Recovering { chat, retry_after: Duration::from_secs(1) },
+        SandboxError::AdmissionDenied { chat, what: Scarce::Agent, limit: 1, retry_after: Duration::from_secs(1) },
         SandboxError::ShuttingDown,
         SandboxError::NoAnswer { chat, limit: Duration::from_secs(1) },
     ]);

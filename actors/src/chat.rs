@@ -17,6 +17,7 @@ pub mod snapshot;
 pub mod teardown;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::clock::Clock;
 use crate::container::MountPoints;
@@ -27,6 +28,7 @@ use crate::ids::InstanceName;
 use crate::interior::Interiors;
 use crate::journal::JournalHandle;
 use crate::probe::Probe;
+use crate::root::census::Capacity;
 use crate::slot::Slots;
 use crate::snapshot::retention::Retention;
 
@@ -39,6 +41,8 @@ pub struct World {
     pub instance: InstanceName,
     pub engine: Bounded,
     pub turns: Turns,
+    /// How long a launch waits for one.
+    pub queue_limit: Duration,
     pub probe: Arc<dyn Probe>,
     pub directories: Arc<dyn ChatDirectories>,
     pub interiors: Arc<dyn Interiors>,
@@ -48,6 +52,7 @@ pub struct World {
     pub teardown: TeardownLimits,
     pub journal: JournalHandle,
     pub rules: Rules,
+    pub capacity: Capacity,
     pub retention: Retention,
 }
 

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::directories::DirectoryError;
+use crate::engine::turns::NoTurn;
 use crate::engine::{EngineError, Exit};
 use crate::ids::{ChatId, ContainerId, LeaseId, SessionId, SnapshotId};
 use crate::sandbox::{Reason, Sandbox, Status};
@@ -72,6 +73,39 @@ pub enum Deletion {
     NotFound,
 }
 
+/// Of what there is no more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scarce {
+    /// Of all chats together.
+    Sandboxes,
+    /// Of the profile.
+    Profile,
+    /// Of the agent.
+    Agent,
+}
+
+impl Scarce {
+    pub const ALL: [Scarce; 3] = [Scarce::Sandboxes, Scarce::Profile, Scarce::Agent];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Scarce::Sandboxes => "sandboxes",
+            Scarce::Profile => "profile",
+            Scarce::Agent => "agent",
+        }
+    }
+}
+
+impl std::fmt::Display for Scarce {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Scarce::Sandboxes => "the service has as many sandboxes as it may have,",
+            Scarce::Profile => "its profile has as many sandboxes as it may have,",
+            Scarce::Agent => "its agent has as many sandboxes as it may have,",
+        })
+    }
+}
+
 /// Why a request was not fulfilled.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum SandboxError {
@@ -111,6 +145,9 @@ pub enum SandboxError {
     /// What serves this chat broke down and comes back by itself.
     #[error("chat {chat} is being recovered, try again in {retry_after:?}")]
     Recovering { chat: ChatId, retry_after: Duration },
+    /// There are as many sandboxes as there may be.
+    #[error("chat {chat} cannot have a sandbox now: {what} {limit}")]
+    AdmissionDenied { chat: ChatId, what: Scarce, limit: usize, retry_after: Duration },
     #[error("the service is shutting down")]
     ShuttingDown,
     /// A deadline that only a defect can exceed.
@@ -139,6 +176,9 @@ pub enum StartFailure {
     Deleted,
     #[error("the sandbox before it is not removed yet: {0}")]
     PredecessorRemains(RemovalError),
+    /// Nothing was begun.
+    #[error(transparent)]
+    NoTurn(#[from] NoTurn),
     /// What is not on disk is not promised.
     #[error(transparent)]
     NotSaved(#[from] NotSaved),

@@ -38,6 +38,8 @@ pub struct Profile {
     pub snapshot_on_delete: bool,
     pub restart: Restart,
     pub pool: PoolTargets,
+    /// How many sandboxes of it there may be; `None` is no limit.
+    pub max_sandboxes: Option<usize>,
 }
 
 /// What is kept ready for chats to come.

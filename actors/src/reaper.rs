@@ -31,6 +31,8 @@ pub enum Message {
         chat: ChatId,
     },
     Tick,
+    /// When the next deadline comes.
+    Next(RpcReplyPort<Option<Timestamp>>),
     /// Answered in turn, as a sign of progress.
     Ping(RpcReplyPort<()>),
 }
@@ -84,6 +86,7 @@ impl Actor for Reaper {
         match message {
             Message::Arm { chat, at } => state.deadlines.arm(chat, at),
             Message::Disarm { chat } => state.deadlines.disarm(chat),
+            Message::Next(next) => drop(next.send(state.deadlines.next())),
             Message::Ping(pong) => drop(pong.send(())),
             Message::Tick => {
                 state.pass();

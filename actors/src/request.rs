@@ -99,6 +99,7 @@ pub(crate) mod tests {
                 snapshot_on_delete: false,
                 restart: Default::default(),
                 pool: Default::default(),
+                max_sandboxes: None,
             }),
             profile_named: false,
             snapshot: None,

@@ -2,6 +2,7 @@
 //!
 //! Requests reach a chat through here, in mailbox order. Nothing in a handler waits for the engine.
 
+pub mod census;
 mod kept;
 pub(crate) mod notes;
 mod pools;
@@ -17,7 +18,7 @@ use tokio::time::Instant;
 
 use crate::builder::{self, Builder, Workshop};
 use crate::chat::World;
-use crate::chat::actor::{self as chat, Call, Chat, Start};
+use crate::chat::actor::{self as chat, Answer, Call, Chat, Start};
 use crate::chat::discovery::Sighting;
 use crate::chat::events::Event;
 use crate::clock::Timestamp;
@@ -25,19 +26,27 @@ use crate::engine::{EngineError, Observed};
 use crate::ids::{ChatId, ContainerId, ProfileName, SlotId};
 use crate::journal::Contents;
 use crate::labels::SlotLabels;
-use crate::outcome::{Deletion, SandboxError};
+use crate::outcome::{Created, Deletion, SandboxError};
 use crate::pool;
 use crate::pool::shelf::Hinted;
 use crate::reaper::{self, Reaper};
 use crate::reconciler::{self, Reconciler, Report, Trigger};
 use crate::sandbox::Sandbox;
-use crate::sandboxes::Rhythm;
+use crate::sandboxes::{Rhythm, ask_within};
 use crate::slot::Slot;
 use crate::watcher::{self, Watcher};
+use census::{Census, Full};
 pub use kept::Child;
 use kept::Kept;
 use pools::Pools;
 use roster::{Roster, Route};
+
+/// Between these it makes sense to ask again for a sandbox for which there was no room.
+const SOONEST_RETRY: Duration = Duration::from_secs(1);
+const LATEST_RETRY: Duration = Duration::from_secs(60);
+
+/// How long the reaper may take to say when the next sandbox ends.
+const NEXT_LIMIT: Duration = Duration::from_millis(200);
 
 /// Chats and the actors that serve them.
 pub type Attended = Vec<(ChatId, ActorRef<chat::Message>)>;
@@ -51,6 +60,12 @@ pub enum Message {
     },
     /// A chat has nothing left to own, having handled so many calls.
     Retire {
+        chat: ChatId,
+        incarnation: u64,
+        handled: u64,
+    },
+    /// A chat has no sandbox any more, having handled so many calls.
+    Left {
         chat: ChatId,
         incarnation: u64,
         handled: u64,
@@ -182,6 +197,7 @@ pub struct State {
     workshop: Option<Arc<Workshop>>,
     builder: Kept<builder::Message>,
     roster: Roster<ActorRef<chat::Message>>,
+    census: Census,
     chats: HashMap<ActorId, (ChatId, u64)>,
     /// Until the engine has been listed: only then is an unknown chat known to have nothing.
     unattended: Option<Unattended>,
@@ -215,6 +231,7 @@ impl Actor for Root {
             workshop,
             builder: Kept::default(),
             roster: Roster::default(),
+            census: Census::default(),
             chats: HashMap::new(),
             unattended: Some(Unattended { contents: Arc::new(contents), stirred: BTreeMap::new() }),
             closed: false,
@@ -239,8 +256,14 @@ impl Actor for Root {
             Message::Call { chat, call } => state.route(&myself, chat, call).await,
             Message::Retire { chat, incarnation, handled } => {
                 if let Some(actor) = state.roster.retire(chat, incarnation, handled) {
+                    state.census.leave(chat);
                     state.chats.remove(&actor.get_id());
                     actor.stop(None);
+                }
+            }
+            Message::Left { chat, incarnation, handled } => {
+                if state.roster.has_nothing_left(chat, incarnation, handled) {
+                    state.census.leave(chat);
                 }
             }
             Message::Respawn { chat, incarnation } => {
@@ -252,6 +275,7 @@ impl Actor for Root {
                 for sandbox in sandboxes {
                     // A chat that has an actor knows better than a listing made a moment ago.
                     if !state.roster.contains(sandbox.chat) {
+                        state.census.enter(sandbox.chat, &sandbox.agent, &sandbox.profile);
                         state.spawn(&myself, sandbox.chat, Start::Sandbox(sandbox)).await;
                     }
                 }
@@ -359,6 +383,15 @@ impl Actor for Root {
 
 impl State {
     async fn route(&mut self, myself: &ActorRef<Message>, chat: ChatId, call: Call) {
+        let call = match call {
+            Call::Create(request, answer) => {
+                match self.census.admit(chat, &request.agent, &request.profile, self.world.capacity) {
+                    Ok(()) => Call::Create(request, answer),
+                    Err(full) => return self.deny(chat, full, answer),
+                }
+            }
+            call => call,
+        };
         let start = if self.is_listed() { Start::Absent } else { Start::Unknown };
         match self.roster.route(chat, Instant::now()) {
             Route::Down { retry_after } => return call.refuse(SandboxError::Recovering { chat, retry_after }),
@@ -383,6 +416,22 @@ impl State {
             },
         }
         self.forward(chat, call);
+    }
+
+    /// Says when it makes sense to ask again: when the next sandbox ends, as far as is known.
+    fn deny(&self, chat: ChatId, full: Full, answer: Answer<Created>) {
+        let Full { what, limit } = full;
+        metrics::counter!("sandboxd_admission_denied_total", "what" => what.as_str()).increment(1);
+        let (reaper, clock) = (self.reaper.actor(), Arc::clone(&self.world.clock));
+        tokio::spawn(async move {
+            let next = match reaper {
+                Some(reaper) => ask_within(&reaper, NEXT_LIMIT, reaper::Message::Next).await.flatten(),
+                None => None,
+            };
+            let until = next.and_then(|next| (next - clock.now()).to_std().ok()).unwrap_or(SOONEST_RETRY);
+            let retry_after = until.clamp(SOONEST_RETRY, LATEST_RETRY);
+            let _ = answer.send(Err(SandboxError::AdmissionDenied { chat, what, limit, retry_after }));
+        });
     }
 
     fn forward(&mut self, chat: ChatId, call: Call) {

@@ -111,6 +111,8 @@ impl Crowd {
             instance: self.instance.clone(),
             engine: Bounded::new(Arc::new(engine.clone()), limits),
             turns: sandboxd_actors::engine::turns::Turns::new(4),
+            queue_limit: Duration::from_secs(60),
+            capacity: Default::default(),
             probe: Arc::new(NetworkProbe),
             directories: Arc::new(DirectoriesOnDisk::open(&self.directory.join("chats"))?),
             interiors: Arc::new(sandboxd_actors::interior::Unfurnished),
@@ -183,5 +185,6 @@ fn profile() -> Outcome<Profile> {
         snapshot_on_delete: false,
         restart: Restart::Never,
         pool: Default::default(),
+        max_sandboxes: None,
     })
 }

@@ -22,6 +22,9 @@ pub struct Engine {
     pub network_isolated: bool,
     /// Creations and removals that run at the same time.
     pub max_operations: usize,
+    /// How long a creation waits for its turn.
+    #[serde(serialize_with = "duration::serialize")]
+    pub queue_timeout: Duration,
     pub timeouts: Timeouts,
 }
 
@@ -71,6 +74,7 @@ impl Engine {
             network: section.get("network", "sandboxd", network_name),
             network_isolated: section.get("network_isolated", "true", flag),
             max_operations: section.get("max_operations", "4", whole(1, 256)),
+            queue_timeout: section.get("queue_timeout", "60s", limit),
             timeouts: section.section("timeouts", Timeouts::read),
         }
     }

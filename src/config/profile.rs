@@ -49,6 +49,8 @@ pub struct Profile {
     pub on_expire: OnExpire,
     /// Whether a sandbox is kept as a snapshot when it is deleted.
     pub snapshot_on_delete: bool,
+    /// How many sandboxes of it there may be.
+    pub max_sandboxes: Option<usize>,
     pub restart: Restart,
     pub env: BTreeMap<String, Secret>,
     /// More directories of the host, by their path inside.
@@ -168,6 +170,7 @@ impl Profile {
                 ]),
             ),
             snapshot_on_delete: section.get("snapshot_on_delete", "false", flag),
+            max_sandboxes: section.get("max_sandboxes", "", optional(whole(1, 1 << 24))),
             restart: section.get(
                 "restart",
                 "never",

@@ -87,6 +87,13 @@ pub struct Leases {
     pub max_per_sandbox: usize,
 }
 
+/// How many sandboxes there may be; what is absent has no limit.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct SandboxLimits {
+    pub sandboxes: Option<usize>,
+    pub per_agent: Option<usize>,
+}
+
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Snapshots {
     /// As many of each chat are kept, the newest of them.
@@ -203,6 +210,15 @@ impl Leases {
         Leases {
             max: section.get("max", "1h", limit),
             max_per_sandbox: section.get("max_per_sandbox", "64", whole(1, 1 << 16)),
+        }
+    }
+}
+
+impl SandboxLimits {
+    pub(super) fn read(section: &mut Section<'_>) -> Self {
+        SandboxLimits {
+            sandboxes: section.get("sandboxes", "", optional(whole(1, 1 << 24))),
+            per_agent: section.get("per_agent", "", optional(whole(1, 1 << 24))),
         }
     }
 }

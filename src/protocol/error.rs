@@ -1,6 +1,7 @@
 //! What a caller is told when a request fails, and the one place where the core's errors become that.
 
 use sandboxd_actors::engine::EngineError;
+use sandboxd_actors::engine::turns::NoTurn;
 use sandboxd_actors::images::ImageError;
 use sandboxd_actors::journal::JournalError;
 use sandboxd_actors::outcome::{Death, NotSaved, RemovalError, SandboxError, StartFailure};
@@ -49,6 +50,7 @@ pub enum Kind {
     EngineUnavailable,
     ImageNotFound,
     ReadinessTimeout,
+    AdmissionDenied,
     Busy,
     Unauthorized,
     ShuttingDown,
@@ -57,7 +59,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    pub const ALL: [Kind; 32] = [
+    pub const ALL: [Kind; 33] = [
         Kind::ParseError,
         Kind::InvalidRequest,
         Kind::MethodNotFound,
@@ -85,6 +87,7 @@ impl Kind {
         Kind::EngineUnavailable,
         Kind::ImageNotFound,
         Kind::ReadinessTimeout,
+        Kind::AdmissionDenied,
         Kind::Busy,
         Kind::Unauthorized,
         Kind::ShuttingDown,
@@ -121,6 +124,7 @@ impl Kind {
             Kind::EngineUnavailable => "engine_unavailable",
             Kind::ImageNotFound => "image_not_found",
             Kind::ReadinessTimeout => "readiness_timeout",
+            Kind::AdmissionDenied => "admission_denied",
             Kind::Busy => "busy",
             Kind::Unauthorized => "unauthorized",
             Kind::ShuttingDown => "shutting_down",
@@ -158,6 +162,7 @@ impl Kind {
             Kind::EngineUnavailable => -32010,
             Kind::ImageNotFound => -32011,
             Kind::ReadinessTimeout => -32012,
+            Kind::AdmissionDenied => -32023,
             Kind::Busy => -32020,
             Kind::Unauthorized => -32021,
             Kind::ShuttingDown => -32022,
@@ -178,6 +183,7 @@ impl Kind {
                 | Kind::InsideUnreachable
                 | Kind::ReadinessTimeout
                 | Kind::RepositoryUnavailable
+                | Kind::AdmissionDenied
                 | Kind::Busy
                 | Kind::ShuttingDown
                 | Kind::TooManyConnections
@@ -264,6 +270,12 @@ impl From<SandboxError> for Error {
                 .error(message)
                 .with("chat_id", chat.to_string())
                 .with("retry_after", retry_after.as_secs_f64()),
+            SandboxError::AdmissionDenied { chat, what, limit, retry_after } => Kind::AdmissionDenied
+                .error(message)
+                .with("chat_id", chat.to_string())
+                .with("what", what.as_str())
+                .with("limit", limit)
+                .with("retry_after", retry_after.as_secs_f64()),
             SandboxError::ShuttingDown => Kind::ShuttingDown.error(message),
             // Every request can be repeated safely, and the repetition finds what became of the first.
             SandboxError::NoAnswer { chat, .. } => {
@@ -306,6 +318,8 @@ fn start_failed(message: String, failure: &StartFailure) -> Error {
         StartFailure::Engine(EngineError::ImageNotFound { image }) => {
             Kind::ImageNotFound.error(message).with("image", image.as_str())
         }
+        // It has waited for as long as it takes the engine to get through what came before.
+        StartFailure::NoTurn(NoTurn(waited)) => Kind::Busy.error(message).with("retry_after", waited.as_secs_f64()),
         StartFailure::NotReady { limit, last, log_tail } => Kind::ReadinessTimeout
             .error(message)
             .with("timeout", limit.as_secs_f64())

@@ -22,6 +22,7 @@ mod network;
 #[path = "../support/private_dockerd.rs"]
 mod private_dockerd;
 
+mod admission;
 mod commands;
 mod container;
 mod deletion;

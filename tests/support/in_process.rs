@@ -280,6 +280,8 @@ fn world(
         instance: "default".parse().expect("a name"),
         engine: Bounded::new(Arc::new(engine), limits),
         turns: sandboxd_actors::engine::turns::Turns::new(4),
+        queue_limit: Duration::from_secs(60),
+        capacity: Default::default(),
         probe: Arc::new(NetworkProbe),
         directories: Arc::new(DirectoriesOnDisk::open(&place.join("chats")).expect("a root")),
         interiors: Arc::new(LocalInits { interiors, running: Mutex::default() }),
@@ -353,6 +355,7 @@ fn profile(name: &str) -> (sandboxd_actors::ids::ProfileName, Arc<Profile>) {
         snapshot_on_delete: false,
         restart: Restart::Never,
         pool: Default::default(),
+        max_sandboxes: None,
     };
     (name, Arc::new(profile))
 }

@@ -237,6 +237,11 @@ impl State {
     }
 
     fn carry_out(&mut self, myself: &ActorRef<Message>, effects: Vec<Effect>) {
+        if self.lifecycle.is_idle() {
+            // Before anybody is answered: whoever hears that a sandbox is gone may count on its place.
+            let (chat, incarnation, handled) = (self.chat, self.incarnation, self.handled);
+            self.tell_root(root::Message::Left { chat, incarnation, handled });
+        }
         // What one step decided is handed over in its order. What nobody waits for is kept through a full disk, so it is
         // not tied to what somebody does.
         let mut drafts = Vec::new();

@@ -13,6 +13,7 @@ use crate::clock::Timestamp;
 use crate::container::{ContainerSpec, compose};
 use crate::directories::DirectoryError;
 use crate::engine::bounded::Straggler;
+use crate::engine::turns::Party;
 use crate::engine::{EngineError, Observed};
 use crate::ids::{ContainerId, SessionId};
 use crate::journal::Draft;
@@ -56,8 +57,15 @@ pub async fn launch(
         Err(failure) => return (Err(LaunchFailure { failure, remains: Remains::Nothing }), None),
     };
     let container = {
-        let Some(_turn) = until(cancelled, world.turns.take()).await else {
-            return (Err(LaunchFailure { failure: StartFailure::Deleted, remains: Remains::Nothing }), None);
+        let party = Party(Some(request.agent.as_str().into()));
+        let turn = until(cancelled, world.turns.take_within(world.queue_limit, party)).await;
+        let turn = turn.ok_or(StartFailure::Deleted).and_then(|turn| turn.map_err(StartFailure::from));
+        let _turn = match turn {
+            Ok(turn) => turn,
+            Err(failure) => {
+                world.interiors.clear(session);
+                return (Err(LaunchFailure { failure, remains: Remains::Nothing }), None);
+            }
         };
         let container = match create(world, request, &spec, cancelled).await {
             Ok(Claim::Created(container)) => container,

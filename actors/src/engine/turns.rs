@@ -1,49 +1,160 @@
-//! Turns at the engine. It gets slower, not faster, when more is asked of it at once, so a launch or a tear-down takes
-//! one of these. What nobody waits for takes one only while most are free.
+//! Turns at the engine. It gets slower, not faster, when more is asked of it at once, so a launch or a tear-down takes one
+//! of these.
+//!
+//! Whoever asks for many sandboxes at once waits behind themselves: those who wait are served in turn by party, and within
+//! a party in their order. What nobody waits for takes a turn only while most are free.
 
-use std::sync::Arc;
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::oneshot;
 
 /// How often it is looked whether the engine has little to do.
 const PATIENCE: Duration = Duration::from_millis(50);
 
-/// Held for as long as the engine is at work.
-pub type Turn = OwnedSemaphorePermit;
+/// On whose behalf a turn is taken. The service's own work is a party like any other.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Party(pub Option<Arc<str>>);
 
 #[derive(Debug, Clone)]
 pub struct Turns {
-    free: Arc<Semaphore>,
+    queue: Arc<Mutex<Queue>>,
     all: usize,
+}
+
+/// Held for as long as the engine is at work.
+#[derive(Debug)]
+pub struct Turn(Arc<Mutex<Queue>>);
+
+/// Nobody had a turn to give in time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the engine had no time for it within {0:?}")]
+pub struct NoTurn(pub Duration);
+
+/// Who waits; no sandbox's life is decided here.
+#[derive(Debug)]
+struct Queue {
+    free: usize,
+    /// The next party first. None is empty.
+    parties: VecDeque<(Party, VecDeque<oneshot::Sender<Turn>>)>,
 }
 
 impl Turns {
     pub fn new(all: usize) -> Self {
-        Self { free: Arc::new(Semaphore::new(all)), all }
+        Self { queue: Arc::new(Mutex::new(Queue { free: all, parties: VecDeque::new() })), all }
     }
 
+    /// However long it takes.
     pub async fn take(&self) -> Turn {
-        Arc::clone(&self.free).acquire_owned().await.expect("the semaphore is never closed")
+        self.next(Party::default()).await
+    }
+
+    pub async fn take_within(&self, limit: Duration, party: Party) -> Result<Turn, NoTurn> {
+        tokio::time::timeout(limit, self.next(party)).await.map_err(|_| NoTurn(limit))
     }
 
     /// Once at least half of them are free.
     pub async fn take_in_a_quiet_moment(&self) -> Turn {
         loop {
-            if self.free.available_permits() * 2 >= self.all
-                && let Ok(turn) = Arc::clone(&self.free).try_acquire_owned()
-            {
+            let quiet = lock(&self.queue).free * 2 >= self.all;
+            if quiet && let Some(turn) = self.at_once() {
                 return turn;
             }
             tokio::time::sleep(PATIENCE).await;
         }
     }
+
+    fn at_once(&self) -> Option<Turn> {
+        let mut queue = lock(&self.queue);
+        // As long as somebody waits, what is free is on its way to them.
+        if queue.free == 0 || !queue.parties.is_empty() {
+            return None;
+        }
+        queue.free -= 1;
+        Some(Turn(Arc::clone(&self.queue)))
+    }
+
+    async fn next(&self, party: Party) -> Turn {
+        loop {
+            if let Some(turn) = self.at_once() {
+                return turn;
+            }
+            let (given, turn) = oneshot::channel();
+            lock(&self.queue).wait(party.clone(), given);
+            hand_out(&self.queue);
+            // The other end is dropped only with the whole queue.
+            if let Ok(turn) = turn.await {
+                return turn;
+            }
+        }
+    }
+}
+
+impl Queue {
+    fn wait(&mut self, party: Party, given: oneshot::Sender<Turn>) {
+        match self.parties.iter_mut().find(|(known, _)| *known == party) {
+            Some((_, waiting)) => waiting.push_back(given),
+            None => self.parties.push_back((party, VecDeque::from([given]))),
+        }
+    }
+
+    /// The one who is next, and whose party is last from then on.
+    fn pop(&mut self) -> Option<oneshot::Sender<Turn>> {
+        while let Some((party, mut waiting)) = self.parties.pop_front() {
+            // Many may have given up at once.
+            while waiting.front().is_some_and(oneshot::Sender::is_closed) {
+                waiting.pop_front();
+            }
+            let next = waiting.pop_front();
+            if !waiting.is_empty() {
+                self.parties.push_back((party, waiting));
+            }
+            if next.is_some() {
+                return next;
+            }
+        }
+        None
+    }
+}
+
+/// Gives what is free to those who wait. Somebody who gave up meanwhile is passed over.
+fn hand_out(queue: &Arc<Mutex<Queue>>) {
+    loop {
+        let next = {
+            let mut state = lock(queue);
+            if state.free == 0 {
+                return;
+            }
+            let Some(next) = state.pop() else { return };
+            state.free -= 1;
+            next
+        };
+        // A turn that nobody takes is given back by being dropped, which comes here again.
+        let _ = next.send(Turn(Arc::clone(queue)));
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        lock(&self.0).free += 1;
+        hand_out(&self.0);
+    }
+}
+
+fn lock(queue: &Mutex<Queue>) -> MutexGuard<'_, Queue> {
+    // No panic can leave it half changed.
+    queue.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use futures_util::FutureExt;
+
+    fn party(name: &str) -> Party {
+        Party(Some(name.into()))
+    }
 
     #[tokio::test(start_paused = true)]
     async fn what_nobody_waits_for_leaves_half_of_the_turns_to_others() {
@@ -63,5 +174,44 @@ mod tests {
         drop(turns.take_in_a_quiet_moment().await);
         let _busy = turns.take().await;
         assert!(turns.take_in_a_quiet_moment().now_or_never().is_none());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn whoever_asks_for_much_waits_behind_themselves() {
+        let turns = Turns::new(1);
+        let busy = turns.take().await;
+        let (told, mut order) = tokio::sync::mpsc::unbounded_channel();
+        for name in ["many", "many", "many", "one", "other", "other"] {
+            let (turns, told) = (turns.clone(), told.clone());
+            tokio::spawn(async move {
+                let turn = turns.take_within(Duration::from_secs(60), party(name)).await.unwrap();
+                told.send(name).unwrap();
+                tokio::time::sleep(Duration::from_secs(1)).await;
+                drop(turn);
+            });
+            tokio::task::yield_now().await;
+        }
+        drop((busy, told));
+        let mut served = Vec::new();
+        while let Some(name) = order.recv().await {
+            served.push(name);
+        }
+        assert_eq!(served, ["many", "one", "other", "many", "other", "many"]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_gives_up_loses_no_turn_to_anybody() {
+        let turns = Turns::new(1);
+        let busy = turns.take().await;
+        let limit = Duration::from_secs(1);
+        assert_eq!(turns.take_within(limit, party("late")).await.map(drop), Err(NoTurn(limit)));
+        let patient = tokio::spawn({
+            let turns = turns.clone();
+            async move { turns.take_within(Duration::from_secs(60), party("patient")).await.map(drop) }
+        });
+        tokio::task::yield_now().await;
+        drop(busy);
+        assert_eq!(patient.await.unwrap(), Ok(()));
+        drop(turns.take().now_or_never().expect("all turns are free again"));
     }
 }

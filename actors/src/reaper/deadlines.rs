@@ -38,6 +38,11 @@ impl Deadlines {
         Some(chat)
     }
 
+    /// When the next one comes.
+    pub fn next(&self) -> Option<Timestamp> {
+        self.queue.first().map(|(at, _)| *at)
+    }
+
     pub fn len(&self) -> usize {
         self.queue.len()
     }

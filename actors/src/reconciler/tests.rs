@@ -160,6 +160,8 @@ impl Stage {
             instance: "default".parse().unwrap(),
             engine: Bounded::new(Arc::new(engine.clone()), limits),
             turns: crate::engine::turns::Turns::new(1),
+            queue_limit: Duration::from_secs(60),
+            capacity: Default::default(),
             probe: Arc::new(Nothing),
             directories: Arc::new(Nothing),
             interiors: Arc::new(crate::interior::Unfurnished),

@@ -94,15 +94,19 @@ impl<A: Clone> Roster<A> {
 
     /// Lets a chat go if nothing was forwarded that it has not handled yet. Otherwise it will ask again.
     pub(super) fn retire(&mut self, chat: ChatId, incarnation: u64, handled: u64) -> Option<A> {
-        let entry = self.entries.get(&chat)?;
-        match &entry.server {
-            Server::Up { actor, forwarded } if entry.incarnation == incarnation && *forwarded == handled => {
-                let actor = actor.clone();
-                self.entries.remove(&chat);
-                Some(actor)
-            }
-            _ => None,
+        if !self.has_nothing_left(chat, incarnation, handled) {
+            return None;
         }
+        match self.entries.remove(&chat)?.server {
+            Server::Up { actor, .. } => Some(actor),
+            Server::Down { .. } => None,
+        }
+    }
+
+    /// Whether the chat has handled everything that was forwarded to it.
+    pub(super) fn has_nothing_left(&self, chat: ChatId, incarnation: u64, handled: u64) -> bool {
+        let entry = self.entries.get(&chat).filter(|entry| entry.incarnation == incarnation);
+        entry.is_some_and(|entry| matches!(entry.server, Server::Up { forwarded, .. } if forwarded == handled))
     }
 
     /// Notes a crash; answers how long to wait before the next start.

@@ -63,6 +63,8 @@ impl Service {
             instance: "default".parse().expect("a name"),
             engine: Bounded::new(Arc::new(engine.clone()), limits),
             turns: sandboxd_actors::engine::turns::Turns::new(64),
+            queue_limit: Duration::from_secs(60),
+            capacity: Default::default(),
             probe: Arc::new(Unneeded),
             directories: Arc::new(Unneeded),
             interiors: Arc::new(sandboxd_actors::interior::Unfurnished),
@@ -177,6 +179,7 @@ fn profile() -> Arc<Profile> {
         snapshot_on_delete: false,
         restart: Restart::Never,
         pool: Default::default(),
+        max_sandboxes: None,
     })
 }
 

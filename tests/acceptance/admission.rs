@@ -1,0 +1,78 @@
+//! How many sandboxes there may be, and who waits for whom.
+
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use serde_json::json;
+
+use crate::daemon::Daemon;
+
+#[tokio::test]
+async fn beyond_a_limit_nobody_gets_a_sandbox_and_nobody_loses_one() {
+    let service = Daemon::start(
+        "limits = { sandboxes = 3, per_agent = 2 }
+         profiles.default.network = 'none'
+         profiles.rare = { network = 'none', max_sandboxes = 1 }",
+    )
+    .await;
+    let [first, second, third, fourth] = [(); 4].map(|()| service.new_chat().with("ttl", 30));
+    service.created(&first).await;
+    service.created(&second.with("profile", "rare")).await;
+    let denied = |failure: sandboxd::client::Failure| {
+        assert_eq!((failure.data.kind.as_str(), failure.data.retryable), ("admission_denied", true), "{failure:?}");
+        let seconds = failure.data.details["retry_after"].as_f64().expect("a duration");
+        assert!((1.0..=30.0).contains(&seconds), "{seconds}");
+        (failure.data.details["what"].clone(), failure.data.details["limit"].clone())
+    };
+    assert_eq!(denied(service.refused(&third).await), (json!("agent"), json!(2)));
+    let third = third.with("agent_id", "another");
+    let rare = third.with("profile", "rare");
+    assert_eq!(denied(service.refused(&rare).await), (json!("profile"), json!(1)));
+    service.created(&third).await;
+    let fourth = fourth.with("agent_id", "yet another");
+    assert_eq!(denied(service.refused(&fourth).await), (json!("sandboxes"), json!(3)));
+    for chat in [&first, &third] {
+        assert_eq!(service.created(chat).await["outcome"], "reused", "what is there is not asked for room");
+    }
+
+    let service = service.kill().await.start().await;
+    assert_eq!(denied(service.refused(&fourth).await), (json!("sandboxes"), json!(3)));
+    assert_eq!(service.delete(&third).await.expect("deleted")["result"], "deleted");
+    assert_eq!(service.created(&fourth).await["outcome"], "created");
+    assert_eq!(service.containers().await.count().await, 3);
+
+    // A limit that was lowered ends nothing.
+    let mut installation = service.stop().await;
+    installation.configure("limits.sandboxes = 1");
+    let service = installation.start().await;
+    assert_eq!(service.created(&first).await["outcome"], "reused");
+    assert_eq!(service.list().await.len(), 3);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_waits_too_long_for_the_engine_is_told_and_leaves_nothing() {
+    let service = Daemon::start(
+        "engine = { max_operations = 1, queue_timeout = '400ms' }
+         profiles.default.network = 'none'",
+    )
+    .await;
+    let chats: Vec<_> = (0..12).map(|_| service.new_chat()).collect();
+    let mut creates = Vec::new();
+    for chat in &chats {
+        creates.push(service.creating(chat).await);
+    }
+    let outcomes: Vec<_> = join_all(creates).await.into_iter().map(|outcome| outcome.expect("no panic")).collect();
+    let created = outcomes.iter().filter(|outcome| outcome.is_ok()).count();
+    for failure in outcomes.iter().filter_map(|outcome| outcome.as_ref().err()) {
+        assert_eq!((failure.data.kind.as_str(), failure.data.retryable), ("busy", true), "{failure:?}");
+        assert!(failure.data.details["retry_after"].is_number());
+    }
+    assert!((1..12).contains(&created), "{created}");
+    assert_eq!(service.containers().await.count().await, created);
+    assert_eq!(service.list().await.len(), created);
+    let left = std::fs::read_dir(service.path("state").join("sandboxes")).expect("there").count();
+    assert_eq!(left, created, "nothing is left of those that were refused");
+
+    let again = outcomes.iter().zip(&chats).find(|(outcome, _)| outcome.is_err()).expect("one was refused").1;
+    tokio::time::timeout(Duration::from_secs(30), service.created(again)).await.expect("there is time now");
+}
