@@ -31,12 +31,18 @@ pub(crate) struct Service {
 }
 
 impl Service {
+    #[allow(dead_code, reason = "not every benchmark has the default profile alone")]
     pub(crate) async fn start() -> Result<Self, Box<dyn Error>> {
+        Self::start_with("").await
+    }
+
+    /// With more profiles, in TOML.
+    pub(crate) async fn start_with(profiles: &str) -> Result<Self, Box<dyn Error>> {
         let directory = tempfile::tempdir()?;
         let at = |name: &str| directory.path().join(name);
         std::fs::create_dir(at("volumes"))?;
         let instance = format!("bench-{}", std::process::id());
-        std::fs::write(at("sandboxd.toml"), configuration(directory.path(), &instance))?;
+        std::fs::write(at("sandboxd.toml"), configuration(directory.path(), &instance) + profiles)?;
         let mut process = Command::new(env!("CARGO_BIN_EXE_sandboxd"))
             .arg("--config")
             .arg(at("sandboxd.toml"))
@@ -53,6 +59,7 @@ impl Service {
     }
 
     /// Of a create for this chat. Its volume is made if need be.
+    #[allow(dead_code, reason = "not every benchmark asks for the default profile")]
     pub(crate) fn create_params(&self, chat: &str) -> Result<Value, Box<dyn Error>> {
         let volume = self.directory.path().join("volumes").join(chat);
         std::fs::create_dir_all(&volume)?;
@@ -99,11 +106,16 @@ impl Drop for Service {
     }
 }
 
+/// The image of every sandbox.
+pub(crate) fn image() -> String {
+    std::env::var("SANDBOXD_TEST_IMAGE").unwrap_or_else(|_| "sandboxd-busybox:test".to_owned())
+}
+
 /// The defaults, but for where things are and how long a sandbox lives. Metrics cost something, so they are on, as they
 /// are by default.
 fn configuration(directory: &Path, instance: &str) -> String {
     let directory = directory.display();
-    let image = std::env::var("SANDBOXD_TEST_IMAGE").unwrap_or_else(|_| "sandboxd-busybox:test".to_owned());
+    let image = image();
     format!(
         r#"
         instance.name = "{instance}"
