@@ -35,18 +35,22 @@ use uuid::Uuid;
 const WARM: &str = "sandboxd, warm";
 const COLD: &str = "sandboxd, cold";
 
-/// As many as start at once at most.
-const SLOTS: u64 = 16;
-
-const PROFILES: &str = "
-[profiles.cold]
-command = ['httpd', '-f', '-p', '8080', '-h', '/volume']
-readiness.kind = 'http'
-[profiles.warm]
-command = ['httpd', '-f', '-p', '8080', '-h', '/volume']
-readiness.kind = 'http'
-pool.size = 16
-";
+/// Both serve the request's volume, and are handed out once they do.
+fn profiles(slots: u64) -> String {
+    let profile = |name: &str, slots: u64| {
+        let image = service::image();
+        format!(
+            "
+            [profiles.{name}]
+            image = '{image}'
+            command = ['httpd', '-f', '-p', '8080', '-h', '/volume']
+            readiness.kind = 'http'
+            pool.size = {slots}
+            "
+        )
+    };
+    profile("cold", 0) + &profile("warm", slots)
+}
 
 /// How many starts are under way at the same time.
 const AT_ONCE: [usize; 5] = [1, 2, 4, 8, 16];
@@ -54,13 +58,13 @@ const AT_ONCE: [usize; 5] = [1, 2, 4, 8, 16];
 #[tokio::main]
 async fn main() -> Outcome<()> {
     let pace = Pace::from_environment();
-    let service = Service::start_with(PROFILES).await.map_err(|error| error.to_string())?;
+    let service = Service::start_with(&profiles(pace.slots)).await.map_err(|error| error.to_string())?;
     let info: Value = service.client.call("system.info", json!({})).await?;
     let host = info["engine"]["host"].as_str().ok_or("no engine answers")?;
     let chats = Chats(service.directory.path().join("volumes"));
 
     let sandboxd = |profile, launch, slots| Sandboxd { client: service.client.clone(), profile, launch, slots };
-    let (warm, cold) = (sandboxd("warm", "warm", SLOTS), sandboxd("cold", "cold", 0));
+    let (warm, cold) = (sandboxd("warm", "warm", pace.slots), sandboxd("cold", "cold", 0));
     let engine = EngineApi::new(&service);
     let program = DockerProgram::new(&service, host);
     let mut managers: Vec<&dyn Manager> = vec![&warm, &cold, &engine, &program];
@@ -91,17 +95,17 @@ struct Pace {
     rounds: usize,
     /// Claims in each round: they take so little time that a single one would tell nothing.
     claims: usize,
-    /// How often each number of starts at once is measured.
-    repeats: usize,
+    /// As many as start at once at most.
+    slots: u64,
 }
 
 impl Pace {
     /// `SANDBOXD_BENCH=quick` shows that it runs, and nothing else.
     fn from_environment() -> Self {
         if std::env::var("SANDBOXD_BENCH").is_ok_and(|value| value == "quick") {
-            Self { rounds: 2, claims: 2, repeats: 1 }
+            Self { rounds: 2, claims: 2, slots: 4 }
         } else {
-            Self { rounds: 30, claims: 8, repeats: 2 }
+            Self { rounds: 20, claims: 6, slots: 16 }
         }
     }
 }
@@ -185,7 +189,8 @@ impl Measured {
 }
 
 fn comparison(measured: &[Measured]) -> Table {
-    let columns = ["a new chat", "starts", "answered p50 ms", "p99", "file served p50 ms", "p99", "÷ warm", "ended p50 ms"];
+    let columns =
+        ["a new chat", "starts", "answered p50 ms", "p99", "file served p50 ms", "p99", "÷ warm", "ended p50 ms"];
     let mut table = Table::new(columns);
     for of_manager in measured {
         table.row([
@@ -215,8 +220,16 @@ fn goals(measured: &[Measured]) {
     let times = Ratio::of_medians(&fastest.rounds, &warm.rounds);
     let against = Ratio::of_medians(&cold.rounds, &floor.rounds);
     println!("- warm create answered within 6 ms at p50: {} ms, {}", milliseconds(answered), verdict(answered <= 6.0));
-    println!("- warm 50 times as fast as the fastest other ({}): {times}, {}", fastest.name, verdict(times.value >= 50.0));
-    println!("- cold no slower than the fastest other ({}): {against}, {}\n", floor.name, verdict(against.value <= 1.0));
+    println!(
+        "- warm 50 times as fast as the fastest other ({}): {times}, {}",
+        fastest.name,
+        verdict(times.value >= 50.0)
+    );
+    println!(
+        "- cold no slower than the fastest other ({}): {against}, {}\n",
+        floor.name,
+        verdict(against.value <= 1.0)
+    );
 }
 
 fn bars(measured: &[Measured]) -> String {
@@ -234,41 +247,38 @@ fn bars(measured: &[Measured]) -> String {
 async fn at_once(managers: &[&dyn Manager], chats: &Chats, pace: Pace) -> Outcome<String> {
     let mut table = Table::new(["starts at once", "file served p50 ms", "p99", "starts/s"]);
     let mut curves = Vec::new();
+    let callers = &AT_ONCE[..AT_ONCE.partition_point(|&callers| callers as u64 <= pace.slots)];
     for manager in managers {
         let name = Measured::of(manager.name()).name;
         let mut values = Vec::new();
-        for callers in AT_ONCE {
-            let (mut served, mut rates) = (Vec::new(), Vec::new());
-            for _ in 0..pace.repeats {
-                for manager in managers {
-                    manager.prepare().await?;
-                }
-                let began = Instant::now();
-                let (times, running) = crowd(*manager, chats, callers).await?;
-                rates.push(times.len() as f64 / began.elapsed().as_secs_f64());
-                served.extend(times);
-                for handle in running {
-                    manager.end(&handle).await?;
-                }
+        for &callers in callers {
+            for manager in managers {
+                manager.prepare().await?;
+            }
+            let began = Instant::now();
+            let (served, running) = crowd(*manager, chats, pace.slots, callers).await?;
+            let rate = served.len() as f64 / began.elapsed().as_secs_f64();
+            for handle in running {
+                manager.end(&handle).await?;
             }
             values.push(median(&served));
             table.row([
                 format!("{callers}, {name}"),
                 milliseconds(median(&served)),
                 milliseconds(quantile(&served, 0.99)),
-                format!("{:.1}", median(&rates)),
+                format!("{rate:.1}"),
             ]);
         }
         curves.push(Curve { name, values });
     }
     println!("{table}");
     let title = "Starts at the same time: p50 until the file is served";
-    Ok(plot::curves(title, &AT_ONCE.map(|callers| callers.to_string()), "starts at once", &curves))
+    Ok(plot::curves(title, &callers.iter().map(usize::to_string).collect::<Vec<_>>(), "starts at once", &curves))
 }
 
-/// As many starts as there are slots, by this many callers.
-async fn crowd(manager: &dyn Manager, chats: &Chats, callers: usize) -> Outcome<(Vec<f64>, Vec<String>)> {
-    let waiting = (0..SLOTS).map(|_| chats.new_chat()).collect::<Outcome<VecDeque<_>>>()?;
+/// So many starts, by this many callers.
+async fn crowd(manager: &dyn Manager, chats: &Chats, starts: u64, callers: usize) -> Outcome<(Vec<f64>, Vec<String>)> {
+    let waiting = (0..starts).map(|_| chats.new_chat()).collect::<Outcome<VecDeque<_>>>()?;
     let waiting = Mutex::new(waiting);
     let caller = || async {
         let mut done = Vec::new();

@@ -53,7 +53,8 @@ pub(crate) fn curves(title: &str, positions: &[String], along: &str, curves: &[C
     const BOTTOM: f64 = 300.0;
     let right = WIDTH - 190.0;
     let axis = Logarithmic::over(curves.iter().flat_map(|curve| curve.values.iter().copied()), BOTTOM, TOP);
-    let x = |position: usize| LEFT + 20.0 + (right - LEFT - 40.0) * position as f64 / (positions.len() - 1).max(1) as f64;
+    let x =
+        |position: usize| LEFT + 20.0 + (right - LEFT - 40.0) * position as f64 / (positions.len() - 1).max(1) as f64;
     let mut svg = Svg::new(title, BOTTOM + 52.0);
     for decade in axis.decades() {
         let y = axis.at(decade);
