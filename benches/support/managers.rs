@@ -87,20 +87,22 @@ impl Manager for Sandboxd {
     }
 
     async fn prepare(&self) -> Outcome<()> {
+        if self.slots == 0 {
+            return Ok(());
+        }
         let began = Instant::now();
-        while self.slots > 0 {
+        loop {
             let status: Value = self.client.call("pool.status", json!({})).await?;
             let pools = status["pools"].as_array().cloned().unwrap_or_default();
             let pool = pools.iter().find(|pool| pool["profile"] == self.profile).ok_or("the profile has a pool")?;
             if pool["free"] == self.slots && pool["coming"] == 0 {
-                break;
+                return Ok(());
             }
             if began.elapsed() > POOL_LIMIT {
                 return Err(format!("the pool is not full: {pool}").into());
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
-        Ok(())
     }
 }
 
