@@ -40,8 +40,8 @@ pub trait Slots: Send + Sync + 'static {
     /// Brings the chat's directories and environment into the slot, and starts its program.
     async fn bind(&self, session: SessionId, binding: &Binding) -> Result<(), NotBound>;
 
-    /// From now on the container is known as the session's, with the labels of the binding.
-    fn remember(&self, slot: SlotId, session: SessionId, binding: &Binding) -> Result<(), DirectoryError>;
+    /// From now on the container is known as the session's, with the labels of the binding and under its chat's name.
+    fn remember(&self, slot: &Slot, session: SessionId, binding: &Binding) -> Result<(), DirectoryError>;
 
     /// Binds a session's container, which was a slot once, again after it was started again. Does nothing about a
     /// container that was made for its chat.
@@ -102,8 +102,8 @@ impl Slots for NoSlots {
         Err(NotBound(NONE.to_owned()))
     }
 
-    fn remember(&self, slot: SlotId, _: SessionId, _: &Binding) -> Result<(), DirectoryError> {
-        Err(DirectoryError { path: slot.to_string(), message: NONE.to_owned() })
+    fn remember(&self, slot: &Slot, _: SessionId, _: &Binding) -> Result<(), DirectoryError> {
+        Err(DirectoryError { path: slot.id.to_string(), message: NONE.to_owned() })
     }
 
     async fn bind_again(&self, _: SessionId) -> Result<(), NotBound> {

@@ -17,7 +17,7 @@ use sandboxd_actors::interior::Furnishing;
 use sandboxd_actors::journal::{Contents, Entry, EventPage, Journal, JournalError};
 use sandboxd_actors::profile::User;
 use sandboxd_actors::sandbox::Sandbox;
-use sandboxd_actors::slot::{NotBound, Slots};
+use sandboxd_actors::slot::{NotBound, Slot, Slots};
 use sandboxd_actors::snapshot::{Snapshot, SnapshotOrigin};
 
 use super::{CrashPoints, Side};
@@ -187,7 +187,7 @@ impl Slots for Bordered<Arc<dyn Slots>> {
         self.around("slots.bind", self.inner.bind(session, binding)).await
     }
 
-    fn remember(&self, slot: SlotId, session: SessionId, binding: &Binding) -> Result<(), DirectoryError> {
+    fn remember(&self, slot: &Slot, session: SessionId, binding: &Binding) -> Result<(), DirectoryError> {
         self.around_call("slots.remember", || self.inner.remember(slot, session, binding))
     }
 

@@ -1,5 +1,6 @@
-//! Shows a slot that has become a session's with the session's labels. An engine cannot change a container's, so they are
-//! kept beside it; whoever reads a container needs to know nothing of that.
+//! Shows a slot that has become a session's with the session's labels and under its chat's name. An engine cannot change a
+//! container's labels, and takes its time to change a name, so what counts is kept beside the container; whoever reads one
+//! needs to know nothing of that.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -28,12 +29,46 @@ impl ClaimedLabels {
         Arc::new(Self { inner, interiors })
     }
 
-    fn shown(&self, mut container: Observed) -> Observed {
-        if let Some(labels) = slot(&container.labels).and_then(|slot| self.interiors.labels_of(slot)) {
-            container.labels = labels;
+    /// The container as it is to be seen, and the name that the engine does not know it by yet, if it does not.
+    fn shown(&self, mut container: Observed) -> (Observed, Option<ContainerName>) {
+        let Some(labels) = slot(&container.labels).and_then(|slot| self.interiors.labels_of(slot)) else {
+            return (container, None);
+        };
+        let name = name(&labels);
+        container.labels = labels;
+        let missing = name.filter(|name| name.as_str() != container.name);
+        if let Some(name) = &missing {
+            container.name = name.to_string();
         }
-        container
+        (container, missing)
     }
+
+    /// Gives a container the name that it was to have before a service ended or an engine failed.
+    fn rename_later(&self, container: ContainerId, name: ContainerName) {
+        let engine = Arc::clone(&self.inner);
+        tokio::spawn(async move {
+            match tokio::time::timeout(RENAME_LIMIT, engine.rename(&container, &name)).await {
+                Ok(Ok(())) => tracing::info!(container.id = %container, "a slot got its chat's name"),
+                Ok(Err(error)) => tracing::debug!(container.id = %container, %error, "a slot keeps its name for now"),
+                Err(_) => {}
+            }
+        });
+    }
+}
+
+/// Should it take longer, the next listing tries again.
+const RENAME_LIMIT: Duration = Duration::from_secs(30);
+
+/// Of the container of the chat that the labels are of.
+fn name(labels: &BTreeMap<String, String>) -> Option<ContainerName> {
+    let parsed = |label| labels.get(label).map(String::as_str);
+    Some(ContainerName::of(&parsed(labels::INSTANCE)?.parse().ok()?, parsed(labels::CHAT_ID)?.parse().ok()?))
+}
+
+/// The chat whose container has this name, if it is one's.
+fn chat(name: &str) -> Option<ChatId> {
+    const UUID: usize = 36;
+    name.strip_prefix("sandboxd-")?.get(name.len().checked_sub("sandboxd-".len() + UUID)?..)?.parse().ok()
 }
 
 impl std::fmt::Debug for ClaimedLabels {
@@ -49,11 +84,24 @@ fn slot(labels: &BTreeMap<String, String>) -> Option<SlotId> {
 #[async_trait]
 impl Engine for ClaimedLabels {
     async fn inspect(&self, id_or_name: &str) -> Result<Option<Observed>, EngineError> {
-        Ok(self.inner.inspect(id_or_name).await?.map(|container| self.shown(container)))
+        let mut found = self.inner.inspect(id_or_name).await?;
+        if found.is_none()
+            && let Some(container) = chat(id_or_name).and_then(|chat| self.interiors.container_of(chat))
+        {
+            found = self.inner.inspect(container.as_str()).await?;
+        }
+        Ok(found.map(|container| self.shown(container).0))
     }
 
     async fn list(&self, instance: &InstanceName) -> Result<Vec<Observed>, EngineError> {
-        Ok(self.inner.list(instance).await?.into_iter().map(|container| self.shown(container)).collect())
+        let listed = self.inner.list(instance).await?.into_iter().map(|container| {
+            let (shown, missing) = self.shown(container);
+            if let Some(name) = missing {
+                self.rename_later(shown.id.clone(), name);
+            }
+            shown
+        });
+        Ok(listed.collect())
     }
 
     async fn watch(&self, instance: &InstanceName) -> Result<EngineEvents, EngineError> {

@@ -25,9 +25,10 @@ use sandbox_init::wire::{Event, Request, WAIT_VARIABLE};
 use sandboxd_actors::container::{Binding, Mount};
 use sandboxd_actors::directories::DirectoryError;
 use sandboxd_actors::host_path::HostPath;
-use sandboxd_actors::ids::{SessionId, SlotId};
+use sandboxd_actors::ids::{ChatId, ContainerId, SessionId, SlotId};
 use sandboxd_actors::interior::Furnishing;
-use sandboxd_actors::slot::{NotBound, Slots};
+use sandboxd_actors::labels;
+use sandboxd_actors::slot::{NotBound, Slot, Slots};
 use serde::{Deserialize, Serialize};
 
 use super::{Entrance, InteriorsOnDisk, Place, mounting};
@@ -40,6 +41,7 @@ const PLACE: &str = "place";
 struct Claim {
     /// The name of its link.
     slot: String,
+    container: String,
     labels: BTreeMap<String, String>,
     environment: BTreeMap<String, String>,
     /// The host's path, by where it is mounted.
@@ -50,6 +52,14 @@ impl InteriorsOnDisk {
     /// The labels of the session that has the slot, if one has.
     pub fn labels_of(&self, slot: SlotId) -> Option<BTreeMap<String, String>> {
         Some(read(&self.slot(slot).join(CLAIM)).ok()?.labels)
+    }
+
+    /// The container that was a slot once and is this chat's now. Reads all claims: not for a request's path.
+    pub fn container_of(&self, chat: ChatId) -> Option<ContainerId> {
+        let (claims, chat) = (fs::read_dir(&self.sandboxes).ok()?.flatten(), chat.to_string());
+        let mut claims = claims.filter_map(|entry| read(&entry.path().join(CLAIM)).ok());
+        let claim = claims.find(|claim| claim.labels.get(labels::CHAT_ID) == Some(&chat))?;
+        Some(ContainerId::new(claim.container))
     }
 
     /// What the session's container was bound with and its engine does not know of.
@@ -135,10 +145,11 @@ impl Slots for InteriorsOnDisk {
         self.bind_with(session, binding.mounts.clone(), environment).await
     }
 
-    fn remember(&self, slot: SlotId, session: SessionId, binding: &Binding) -> Result<(), DirectoryError> {
+    fn remember(&self, slot: &Slot, session: SessionId, binding: &Binding) -> Result<(), DirectoryError> {
         let text = |(name, value): (&str, &str)| (name.to_owned(), value.to_owned());
         let claim = Claim {
-            slot: slot.to_string(),
+            slot: slot.id.to_string(),
+            container: slot.container.to_string(),
             labels: binding.labels.clone(),
             environment: binding.environment.iter().map(text).collect(),
             mounts: binding.mounts.iter().map(|mount| (mount.target.clone(), mount.source.to_string())).collect(),

@@ -29,7 +29,7 @@ async fn a_create_that_is_killed_is_there_as_promised_or_not_at_all() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_claim_that_is_killed_leaves_a_free_slot_a_sandbox_or_nothing() {
-    let effects = ["slots.take", "engine.rename", "engine.image_id", "slots.bind", "slots.remember", "journal.commit"];
+    let effects = ["slots.take", "engine.image_id", "slots.bind", "slots.remember", "journal.commit"];
     killed_everywhere(UseCase::Claim, &effects).await;
 }
 

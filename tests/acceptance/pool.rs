@@ -63,9 +63,12 @@ async fn a_chat_gets_a_slot_with_all_that_a_container_of_its_own_would_have() {
     let created = service.created(&chat).await;
     assert_eq!((&created["launch"], &created["outcome"]), (&json!("warm"), &json!("created")), "{created}");
     assert_eq!(id_of(&created), slot);
+    eventually("it has its chat's name", || async {
+        let name = containers.inspect(&slot).await.name.expect("a name");
+        (name.trim_start_matches('/') == created["container_name"]).then_some(())
+    })
+    .await;
     let inspected = containers.inspect(&slot).await;
-    let name = inspected.name.expect("a name");
-    assert_eq!(name.trim_start_matches('/'), created["container_name"]);
     let address = inspected.network_settings.and_then(|settings| settings.networks).expect("a network");
     assert_eq!(json!(address.values().next().expect("one").ip_address), created["endpoint"]["ip"]);
 

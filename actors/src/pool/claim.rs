@@ -1,12 +1,13 @@
 //! How a slot becomes a chat's sandbox.
 //!
 //! ```text
-//! take ─┬─ rename to the chat's name ───────────────┬─ remember ─▶ ready ─▶ written down, answered
-//!       ├─ is the image still the profile's? ───────┤
-//!       └─ the chat's directory ─▶ mounts ─▶ program ┘
+//! take ─┬─ is the image still the profile's? ───────┬─ remember ─┬─▶ ready ─▶ written down, answered
+//!       └─ the chat's directory ─▶ mounts ─▶ program ┘           └─▶ rename to the chat's name
 //! ```
 //!
-//! What fails before it is remembered is no failure of the create: the slot is given up, and a container is made.
+//! What fails before it is remembered is no failure of the create: the slot is given up, and a container is made. Nobody
+//! waits for the new name, which takes an engine longer than all the rest: what is remembered is known by the chat's name
+//! already, see [`Slots::remember`](crate::slot::Slots::remember).
 
 use ractor::ActorRef;
 use tokio_util::sync::CancellationToken;
@@ -16,7 +17,8 @@ use crate::chat::events::{LaunchFailure, Launched, Remains};
 use crate::chat::readiness::wait_until_ready;
 use crate::clock::Timestamp;
 use crate::container::compose_binding;
-use crate::ids::{ContainerName, ProfileName, SessionId};
+use crate::engine::bounded::Bounded;
+use crate::ids::{ContainerId, ContainerName, ProfileName, SessionId};
 use crate::outcome::{Launch, StartFailure};
 use crate::profile::Network;
 use crate::request::CreateRequest;
@@ -54,6 +56,7 @@ pub async fn claim(
     }
     handed_out.bound = true;
     drop(handed_out);
+    tokio::spawn(rename(world.engine.clone(), slot.container.clone(), ContainerName::of(&world.instance, chat)));
 
     let container = slot.container.clone();
     let ready = wait_until_ready(world, &container, slot.address, &request.profile);
@@ -77,8 +80,6 @@ async fn bind(
     created_at: Timestamp,
     slot: &Slot,
 ) -> Result<(), NotBound> {
-    let name = ContainerName::of(&world.instance, request.chat);
-    let rename = async { world.engine.rename(&slot.container, &name).await.map_err(not_bound) };
     let is_current = async {
         let image = world.engine.image_id(&request.profile.image).await.map_err(not_bound)?;
         let same = image.as_deref() == Some(slot.image_id.as_str());
@@ -91,11 +92,17 @@ async fn bind(
         Ok(binding)
     };
     // All of them to their end: what is given up must not be changed any more.
-    let (renamed, current, furnished) = tokio::join!(rename, is_current, furnish);
+    let (current, furnished) = tokio::join!(is_current, furnish);
     let binding = furnished?;
-    renamed?;
     current?;
-    world.slots.remember(slot.id, session, &binding).map_err(not_bound)
+    world.slots.remember(slot, session, &binding).map_err(not_bound)
+}
+
+/// What does not succeed now is done when the containers are listed the next time.
+async fn rename(engine: Bounded, container: ContainerId, name: ContainerName) {
+    if let Err(error) = engine.rename(&container, &name).await {
+        tracing::debug!(container.id = %container, container.name = %name, %error, "a slot keeps its name for now");
+    }
 }
 
 fn not_bound(error: impl std::fmt::Display) -> NotBound {

@@ -200,6 +200,11 @@ async fn is_there(service: &Daemon, chat: &CreateParams, promised: &Sandbox) {
     let only = containers.only().await;
     assert_eq!(found["container_id"], only);
     assert!(containers.is_running(&only).await);
+    eventually("it has its chat's name", || async {
+        let name = containers.inspect(&only).await.name.expect("a name");
+        (name.trim_start_matches('/') == found["container_name"]).then_some(())
+    })
+    .await;
 }
 
 async fn snapshots(service: &Daemon, chat: &CreateParams) -> Vec<Value> {

@@ -8,7 +8,7 @@ use sandboxd_actors::container::Binding;
 use sandboxd_actors::directories::DirectoryError;
 use sandboxd_actors::ids::{SessionId, SlotId};
 use sandboxd_actors::interior::Furnishing;
-use sandboxd_actors::slot::{NotBound, Slots};
+use sandboxd_actors::slot::{NotBound, Slot, Slots};
 use tokio::sync::Semaphore;
 
 #[derive(Clone)]
@@ -94,10 +94,10 @@ impl Slots for TestSlots {
         Ok(())
     }
 
-    fn remember(&self, slot: SlotId, session: SessionId, _: &Binding) -> Result<(), DirectoryError> {
+    fn remember(&self, slot: &Slot, session: SessionId, _: &Binding) -> Result<(), DirectoryError> {
         let mut inner = self.inner();
-        assert_eq!(inner.taken.get(&session), Some(&slot));
-        inner.remembered.insert(slot);
+        assert_eq!(inner.taken.get(&session), Some(&slot.id));
+        inner.remembered.insert(slot.id);
         Ok(())
     }
 
