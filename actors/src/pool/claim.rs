@@ -6,8 +6,8 @@
 //! ```
 //!
 //! What fails before it is remembered is no failure of the create: the slot is given up, and a container is made. Nobody
-//! waits for the new name, which takes an engine longer than all the rest: what is remembered is known by the chat's name
-//! already, see [`Slots::remember`](crate::slot::Slots::remember).
+//! waits for the new name, which takes an engine some milliseconds: what is remembered is known by the chat's name already,
+//! see [`Slots::remember`](crate::slot::Slots::remember).
 
 use ractor::ActorRef;
 use tokio_util::sync::CancellationToken;
