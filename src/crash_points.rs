@@ -32,12 +32,11 @@ const LOG: &str = "SANDBOXD_CRASH_LOG";
 const FROM: &str = "SANDBOXD_CRASH_FROM";
 
 /// Every call of a port that acts on the world or depends on what it holds. A probe only asks a sandbox.
-const EFFECTS: [&str; 30] = [
+const EFFECTS: [&str; 29] = [
     "directories.prepare",
     "engine.commit",
     "engine.create",
     "engine.ensure_network",
-    "engine.has_image",
     "engine.identify",
     "engine.image_id",
     "engine.inspect",

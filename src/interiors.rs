@@ -56,14 +56,14 @@ pub struct InteriorsOnDisk {
     sandboxes: PathBuf,
     slots: PathBuf,
     /// Of an earlier run, and not looked at since.
-    inherited: Mutex<Vec<Place>>,
+    inherited: Mutex<Vec<Tenant>>,
     /// Which sockets are listened on; a sandbox's life is decided elsewhere.
-    open: Mutex<HashMap<Place, Arc<Interior>>>,
+    open: Mutex<HashMap<Tenant, Arc<Interior>>>,
 }
 
 /// Whose inside it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-enum Place {
+enum Tenant {
     Session(SessionId),
     /// Nobody's yet.
     Slot(SlotId),
@@ -77,28 +77,28 @@ impl InteriorsOnDisk {
         for directory in [&sandboxes, &slots] {
             DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
         }
-        let sessions = directories_in(&sandboxes)?.filter_map(|name| Some(Place::Session(name.parse().ok()?)));
-        let kept = directories_in(&slots)?.filter_map(|name| Some(Place::Slot(name.parse().ok()?)));
-        let inherited: Vec<Place> = sessions.chain(kept).collect();
+        let sessions = directories_in(&sandboxes)?.filter_map(|name| Some(Tenant::Session(name.parse().ok()?)));
+        let kept = directories_in(&slots)?.filter_map(|name| Some(Tenant::Slot(name.parse().ok()?)));
+        let inherited: Vec<Tenant> = sessions.chain(kept).collect();
         let interiors =
             Self { program, sandboxes, slots, inherited: Mutex::new(inherited.clone()), open: Mutex::default() };
-        for place in inherited {
-            if let Err(error) = interiors.resume(place) {
-                tracing::warn!(?place, %error, "the inside of a sandbox cannot be reached");
+        for tenant in inherited {
+            if let Err(error) = interiors.resume(tenant) {
+                tracing::warn!(?tenant, %error, "the inside of a sandbox cannot be reached");
             }
         }
         Ok(interiors)
     }
 
     pub fn of(&self, session: SessionId) -> Option<Arc<Interior>> {
-        self.at(Place::Session(session))
+        self.at(Tenant::Session(session))
     }
 
     /// Clears away what an earlier run left of other sessions than these.
     pub fn retain(&self, sessions: &HashSet<SessionId>) {
-        for place in self.take_inherited(|place| matches!(place, Place::Session(_))) {
-            match place {
-                Place::Session(session) if !sessions.contains(&session) => Interiors::clear(self, session),
+        for tenant in self.take_inherited(|tenant| matches!(tenant, Tenant::Session(_))) {
+            match tenant {
+                Tenant::Session(session) if !sessions.contains(&session) => Interiors::clear(self, session),
                 _ => {}
             }
         }
@@ -109,27 +109,27 @@ impl InteriorsOnDisk {
         }
     }
 
-    fn at(&self, place: Place) -> Option<Arc<Interior>> {
-        self.state().get(&place).cloned()
+    fn at(&self, tenant: Tenant) -> Option<Arc<Interior>> {
+        self.state().get(&tenant).cloned()
     }
 
-    fn take_inherited(&self, which: impl Fn(&Place) -> bool) -> Vec<Place> {
+    fn take_inherited(&self, which: impl Fn(&Tenant) -> bool) -> Vec<Tenant> {
         let mut inherited = self.inherited.lock().unwrap_or_else(PoisonError::into_inner);
-        inherited.extract_if(.., |place| which(place)).collect()
+        inherited.extract_if(.., |tenant| which(tenant)).collect()
     }
 
     fn directory(&self, session: SessionId) -> PathBuf {
         self.sandboxes.join(session.to_string())
     }
 
-    fn resume(&self, place: Place) -> io::Result<()> {
-        let directory = match place {
-            Place::Session(session) => self.directory(session),
-            Place::Slot(slot) => self.slots.join(slot.to_string()),
+    fn resume(&self, tenant: Tenant) -> io::Result<()> {
+        let directory = match tenant {
+            Tenant::Session(session) => self.directory(session),
+            Tenant::Slot(slot) => self.slots.join(slot.to_string()),
         };
         let secret = Secret::read(&directory.join("secret"))?;
         let interior = Interior::listen(&directory.join("run"), secret)?;
-        self.state().insert(place, Arc::new(interior));
+        self.state().insert(tenant, Arc::new(interior));
         Ok(())
     }
 
@@ -159,7 +159,7 @@ impl InteriorsOnDisk {
         Ok((furnishing, interior))
     }
 
-    fn state(&self) -> MutexGuard<'_, HashMap<Place, Arc<Interior>>> {
+    fn state(&self) -> MutexGuard<'_, HashMap<Tenant, Arc<Interior>>> {
         // No panic can leave the map half changed.
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -171,19 +171,21 @@ fn directories_in(directory: &Path) -> io::Result<impl Iterator<Item = String>> 
     Ok(entries.filter_map(|entry| entry.file_name().into_string().ok()))
 }
 
+fn failed(path: &Path, error: io::Error) -> DirectoryError {
+    DirectoryError { path: path.display().to_string(), message: error.to_string() }
+}
+
 #[async_trait]
 impl Interiors for InteriorsOnDisk {
     async fn furnish(&self, session: SessionId) -> Result<Option<Furnishing>, DirectoryError> {
         let path = self.directory(session);
-        let (furnishing, interior) = self
-            .lay_out(&path)
-            .map_err(|error| DirectoryError { path: path.display().to_string(), message: error.to_string() })?;
-        self.state().insert(Place::Session(session), Arc::new(interior));
+        let (furnishing, interior) = self.lay_out(&path).map_err(|error| failed(&path, error))?;
+        self.state().insert(Tenant::Session(session), Arc::new(interior));
         Ok(Some(furnishing))
     }
 
     fn clear(&self, session: SessionId) {
-        self.state().remove(&Place::Session(session));
+        self.state().remove(&Tenant::Session(session));
         self.forget_slot_of(session);
         match fs::remove_dir_all(self.directory(session)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {

@@ -7,6 +7,7 @@
 pub mod answer;
 pub mod error;
 mod escape;
+pub mod fields;
 pub mod images;
 pub mod inside;
 pub mod method;

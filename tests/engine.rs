@@ -83,8 +83,9 @@ async fn a_call_that_breaks_off_may_have_happened() {
 #[tokio::test]
 async fn an_image_is_there_or_not() {
     let instance = TestInstance::new();
-    assert_eq!(instance.engine.has_image(&support::test_image()).await, Ok(true));
-    assert_eq!(instance.engine.has_image("sandboxd-no-such-image:none").await, Ok(false));
+    let id = instance.engine.image_id(&support::test_image()).await.expect("an answer");
+    assert!(id.is_some_and(|id| id.starts_with("sha256:")));
+    assert_eq!(instance.engine.image_id("sandboxd-no-such-image:none").await, Ok(None));
 }
 
 #[tokio::test]

@@ -7,10 +7,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use sandboxd::protocol::error::{Error, Kind};
+use sandboxd::protocol::fields::MAX_DURATION;
 use sandboxd::protocol::inside::file_reason::FileReason;
 use sandboxd::protocol::inside::{DEFAULT_OUTPUT, MAX_ARGUMENTS, MAX_FILES, MAX_OUTPUT, MAX_READ};
 use sandboxd::protocol::method::Method;
-use sandboxd::protocol::params::{DEFAULT_PAGE, MAX_DURATION, MAX_PAGE};
+use sandboxd::protocol::params::{DEFAULT_PAGE, MAX_PAGE};
 use sandboxd::protocol::request::Id;
 use sandboxd::server::Limits;
 use sandboxd_actors::directories::DirectoryError;

@@ -36,8 +36,6 @@ pub trait Engine: Send + Sync + 'static {
     /// Makes sure that the network exists, exactly once.
     async fn ensure_network(&self, network: &NetworkSpec) -> Result<(), EngineError>;
 
-    async fn has_image(&self, image: &str) -> Result<bool, EngineError>;
-
     /// Which image the name stands for at the moment; `None` if for none.
     async fn image_id(&self, image: &str) -> Result<Option<String>, EngineError>;
 
@@ -233,7 +231,6 @@ impl EngineError {
 pub enum Operation {
     Identify,
     EnsureNetwork,
-    HasImage,
     ImageId,
     Create,
     Start,
@@ -259,7 +256,6 @@ impl Operation {
         match self {
             Operation::Identify => "identify",
             Operation::EnsureNetwork => "ensure_network",
-            Operation::HasImage => "has_image",
             Operation::ImageId => "image_id",
             Operation::Create => "create",
             Operation::Start => "start",

@@ -124,17 +124,8 @@ impl FromStr for AgentId {
     type Err = InvalidId;
 
     fn from_str(text: &str) -> Result<Self, InvalidId> {
-        if text.trim().is_empty() {
-            return Err(InvalidId::Blank);
-        }
-        if text.len() > Self::MAX_BYTES {
-            return Err(InvalidId::TooLong { limit: Self::MAX_BYTES, length: text.len() });
-        }
         // It becomes an environment variable and a label, where a NUL or a line break would not survive.
-        if text.chars().any(char::is_control) {
-            return Err(InvalidId::ControlCharacter);
-        }
-        Ok(Self(text.into()))
+        parse_line(text, Self::MAX_BYTES).map(Self)
     }
 }
 
@@ -229,6 +220,20 @@ borrowed_as_str!(AgentId, InstanceName, ProfileName, ContainerId, ContainerName)
 
 fn parse_uuid(text: &str) -> Result<Uuid, InvalidId> {
     Uuid::parse_str(text).map_err(|_| InvalidId::NotAUuid(text.chars().take(64).collect()))
+}
+
+/// Something to read, on one line.
+pub(crate) fn parse_line(text: &str, limit: usize) -> Result<Arc<str>, InvalidId> {
+    if text.trim().is_empty() {
+        return Err(InvalidId::Blank);
+    }
+    if text.len() > limit {
+        return Err(InvalidId::TooLong { limit, length: text.len() });
+    }
+    if text.chars().any(char::is_control) {
+        return Err(InvalidId::ControlCharacter);
+    }
+    Ok(text.into())
 }
 
 fn parse_name(text: &str, limit: usize) -> Result<Arc<str>, InvalidId> {

@@ -108,11 +108,7 @@ impl SessionLabels {
     }
 
     pub fn decode(labels: &BTreeMap<String, String>) -> Result<Self, InvalidLabels> {
-        text(labels, MANAGED)?;
-        let schema = text(labels, SCHEMA)?;
-        if schema != CURRENT_SCHEMA {
-            return Err(InvalidLabels::UnknownSchema(schema.to_owned()));
-        }
+        expect_ours(labels)?;
         let created_at: Timestamp = parsed(labels, CREATED_AT)?;
         let aged = || created_at.checked_add_signed(DEFAULT_AGE).unwrap_or(created_at);
         Ok(Self {
@@ -146,11 +142,7 @@ impl SlotLabels {
     }
 
     pub fn decode(labels: &BTreeMap<String, String>) -> Result<Self, InvalidLabels> {
-        text(labels, MANAGED)?;
-        let schema = text(labels, SCHEMA)?;
-        if schema != CURRENT_SCHEMA {
-            return Err(InvalidLabels::UnknownSchema(schema.to_owned()));
-        }
+        expect_ours(labels)?;
         Ok(Self {
             instance: parsed(labels, INSTANCE)?,
             slot: parsed(labels, SLOT_ID)?,
@@ -159,6 +151,15 @@ impl SlotLabels {
             image_id: text(labels, IMAGE_ID)?.to_owned(),
             created_at: parsed(labels, CREATED_AT)?,
         })
+    }
+}
+
+/// Written by this service, in a version whose labels this one can read.
+fn expect_ours(labels: &BTreeMap<String, String>) -> Result<(), InvalidLabels> {
+    text(labels, MANAGED)?;
+    match text(labels, SCHEMA)? {
+        CURRENT_SCHEMA => Ok(()),
+        other => Err(InvalidLabels::UnknownSchema(other.to_owned())),
     }
 }
 

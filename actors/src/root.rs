@@ -3,175 +3,39 @@
 //! Requests reach a chat through here, in mailbox order. Nothing in a handler waits for the engine.
 
 pub mod census;
+mod denial;
 mod kept;
+mod message;
 pub(crate) mod notes;
 mod pools;
 mod roster;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use chrono::TimeDelta;
-use ractor::{Actor, ActorId, ActorProcessingErr, ActorRef, RpcReplyPort, SupervisionEvent};
+use ractor::{Actor, ActorId, ActorProcessingErr, ActorRef, SupervisionEvent};
 use tokio::time::Instant;
 
 use crate::builder::{self, Builder, Workshop};
 use crate::chat::World;
-use crate::chat::actor::{self as chat, Answer, Call, Chat, Start};
-use crate::chat::discovery::Sighting;
+use crate::chat::actor::{self as chat, Call, Chat, Start};
 use crate::chat::events::Event;
 use crate::clock::Timestamp;
-use crate::engine::{EngineError, Observed};
-use crate::ids::{ChatId, ContainerId, ProfileName, SlotId};
+use crate::ids::{ChatId, ContainerId, ProfileName};
 use crate::journal::Contents;
-use crate::labels::SlotLabels;
-use crate::outcome::{Created, Deletion, SandboxError};
+use crate::outcome::{Deletion, SandboxError};
 use crate::pool;
-use crate::pool::shelf::Hinted;
 use crate::reaper::{self, Reaper};
-use crate::reconciler::{self, Reconciler, Report, Trigger};
-use crate::sandbox::Sandbox;
-use crate::sandboxes::{Rhythm, ask_within};
-use crate::slot::Slot;
+use crate::reconciler::{self, Reconciler, Trigger};
+use crate::sandboxes::Rhythm;
 use crate::watcher::{self, Watcher};
-use census::{Census, Full};
+use census::Census;
 pub use kept::Child;
 use kept::Kept;
+pub use message::{Attended, Message};
 use pools::Pools;
 use roster::{Roster, Route};
-
-/// Between these it makes sense to ask again for a sandbox for which there was no room.
-const SOONEST_RETRY: Duration = Duration::from_secs(1);
-const LATEST_RETRY: Duration = Duration::from_secs(60);
-
-/// How long the reaper may take to say when the next sandbox ends.
-const NEXT_LIMIT: Duration = Duration::from_millis(200);
-
-/// Chats and the actors that serve them.
-pub type Attended = Vec<(ChatId, ActorRef<chat::Message>)>;
-
-#[derive(Debug)]
-pub enum Message {
-    /// For the chat's actor, which is started if need be.
-    Call {
-        chat: ChatId,
-        call: Call,
-    },
-    /// A chat has nothing left to own, having handled so many calls.
-    Retire {
-        chat: ChatId,
-        incarnation: u64,
-        handled: u64,
-    },
-    /// A chat has no sandbox any more, having handled so many calls.
-    Left {
-        chat: ChatId,
-        incarnation: u64,
-        handled: u64,
-    },
-    /// A chat whose actor failed may have a new one.
-    Respawn {
-        chat: ChatId,
-        incarnation: u64,
-    },
-    /// Gives chats actors that begin with these sandboxes.
-    Attend {
-        sandboxes: Vec<Box<Sandbox>>,
-        attended: RpcReplyPort<()>,
-    },
-    /// From now on, a chat without an actor has no container.
-    AllAttended {
-        known: RpcReplyPort<()>,
-    },
-    /// Every chat that has an actor.
-    Attended {
-        chats: RpcReplyPort<BTreeSet<ChatId>>,
-    },
-    /// A listing showed these live containers for the chats, or none.
-    Seen {
-        sightings: Vec<(ChatId, Option<Sighting>)>,
-        told: RpcReplyPort<()>,
-    },
-    /// The engine says that something happened to a container of the chat.
-    Stirred {
-        chat: ChatId,
-        container: ContainerId,
-    },
-    /// A chat is going to have a sandbox: for the profile's pool.
-    Claim {
-        chat: ChatId,
-        profile: ProfileName,
-        slot: RpcReplyPort<Option<Slot>>,
-    },
-    /// What became of a slot that was handed out.
-    Settled {
-        profile: ProfileName,
-        slot: SlotId,
-        container: ContainerId,
-        bound: bool,
-    },
-    /// The engine says that something happened to the container of a slot.
-    SlotStirred {
-        slot: SlotId,
-    },
-    /// A listing showed these slots.
-    SlotsSeen {
-        slots: Vec<(SlotLabels, Observed)>,
-    },
-    /// A sandbox of the profile will be wanted soon.
-    Hint {
-        profile: ProfileName,
-        chat: Option<ChatId>,
-        ttl: Duration,
-        hinted: RpcReplyPort<Result<Hinted, String>>,
-    },
-    Pools(RpcReplyPort<Vec<pool::Status>>),
-    /// A pool failed and may have a successor.
-    RestartPool(ProfileName),
-    /// A chat's next deadline.
-    Arm {
-        chat: ChatId,
-        at: Timestamp,
-    },
-    Disarm {
-        chat: ChatId,
-    },
-    /// A chat's deadline has come.
-    Due {
-        chat: ChatId,
-    },
-    ClockStepped {
-        by: TimeDelta,
-    },
-    /// For the reconciler.
-    Reconcile {
-        because: Trigger,
-        dry_run: bool,
-        report: Option<RpcReplyPort<Result<Report, EngineError>>>,
-    },
-    /// For the builder, if there is one.
-    Images(builder::Message),
-    /// A child of which there is one failed and may have a successor.
-    Restart(Child),
-    /// Answered in turn, as a sign of progress.
-    Ping(RpcReplyPort<()>),
-    /// The same of the reaper.
-    PingReaper(RpcReplyPort<()>),
-    /// Some chats in order of their ids, once it is known which there are.
-    Page {
-        after: Option<ChatId>,
-        limit: usize,
-        page: RpcReplyPort<Option<Attended>>,
-    },
-    Count {
-        count: RpcReplyPort<usize>,
-    },
-    /// Takes no more calls; answers with the actors that may still be at work.
-    Close {
-        chats: RpcReplyPort<Vec<ActorRef<chat::Message>>>,
-    },
-}
 
 #[derive(Debug)]
 pub struct Root;
@@ -387,7 +251,7 @@ impl State {
             Call::Create(request, answer) => {
                 match self.census.admit(chat, &request.agent, &request.profile, self.world.capacity) {
                     Ok(()) => Call::Create(request, answer),
-                    Err(full) => return self.deny(chat, full, answer),
+                    Err(full) => return denial::answer(chat, full, answer, self.reaper.actor(), &self.world.clock),
                 }
             }
             call => call,
@@ -416,22 +280,6 @@ impl State {
             },
         }
         self.forward(chat, call);
-    }
-
-    /// Says when it makes sense to ask again: when the next sandbox ends, as far as is known.
-    fn deny(&self, chat: ChatId, full: Full, answer: Answer<Created>) {
-        let Full { what, limit } = full;
-        metrics::counter!("sandboxd_admission_denied_total", "what" => what.as_str()).increment(1);
-        let (reaper, clock) = (self.reaper.actor(), Arc::clone(&self.world.clock));
-        tokio::spawn(async move {
-            let next = match reaper {
-                Some(reaper) => ask_within(&reaper, NEXT_LIMIT, reaper::Message::Next).await.flatten(),
-                None => None,
-            };
-            let until = next.and_then(|next| (next - clock.now()).to_std().ok()).unwrap_or(SOONEST_RETRY);
-            let retry_after = until.clamp(SOONEST_RETRY, LATEST_RETRY);
-            let _ = answer.send(Err(SandboxError::AdmissionDenied { chat, what, limit, retry_after }));
-        });
     }
 
     fn forward(&mut self, chat: ChatId, call: Call) {

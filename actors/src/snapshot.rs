@@ -14,7 +14,7 @@ use std::sync::Arc;
 use chrono::SecondsFormat;
 
 use crate::clock::Timestamp;
-use crate::ids::{ChatId, InstanceName, InvalidId, ProfileName, SessionId, SnapshotId};
+use crate::ids::{ChatId, InstanceName, InvalidId, ProfileName, SessionId, SnapshotId, parse_line};
 use crate::labels::InvalidLabels;
 
 /// What every label of a snapshot begins with.
@@ -83,16 +83,7 @@ impl FromStr for SnapshotLabel {
     type Err = InvalidId;
 
     fn from_str(text: &str) -> Result<Self, InvalidId> {
-        if text.trim().is_empty() {
-            return Err(InvalidId::Blank);
-        }
-        if text.len() > Self::MAX_BYTES {
-            return Err(InvalidId::TooLong { limit: Self::MAX_BYTES, length: text.len() });
-        }
-        if text.chars().any(char::is_control) {
-            return Err(InvalidId::ControlCharacter);
-        }
-        Ok(Self(text.into()))
+        parse_line(text, Self::MAX_BYTES).map(Self)
     }
 }
 

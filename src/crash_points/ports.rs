@@ -76,10 +76,6 @@ impl Engine for Bordered<Arc<dyn Engine>> {
         self.around("engine.ensure_network", self.inner.ensure_network(network)).await
     }
 
-    async fn has_image(&self, image: &str) -> Result<bool, EngineError> {
-        self.around("engine.has_image", self.inner.has_image(image)).await
-    }
-
     async fn image_id(&self, image: &str) -> Result<Option<String>, EngineError> {
         self.around("engine.image_id", self.inner.image_id(image)).await
     }

@@ -129,10 +129,6 @@ impl Engine for ClaimedLabels {
         self.inner.ensure_network(network).await
     }
 
-    async fn has_image(&self, image: &str) -> Result<bool, EngineError> {
-        self.inner.has_image(image).await
-    }
-
     async fn image_id(&self, image: &str) -> Result<Option<String>, EngineError> {
         self.inner.image_id(image).await
     }

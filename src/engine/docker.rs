@@ -94,11 +94,6 @@ impl Engine for DockerEngine {
         network::ensure(self.client().await?, network).await
     }
 
-    async fn has_image(&self, image: &str) -> Result<bool, EngineError> {
-        let answer = self.client().await?.inspect_image(image).await;
-        Ok(answer.or_gone(Operation::HasImage)?.is_some())
-    }
-
     async fn image_id(&self, image: &str) -> Result<Option<String>, EngineError> {
         let answer = self.client().await?.inspect_image(image).await;
         Ok(answer.or_gone(Operation::ImageId)?.and_then(|image| image.id))

@@ -31,7 +31,7 @@ use sandboxd_actors::labels;
 use sandboxd_actors::slot::{NotBound, Slot, Slots};
 use serde::{Deserialize, Serialize};
 
-use super::{Entrance, InteriorsOnDisk, Place, mounting};
+use super::{Entrance, InteriorsOnDisk, Tenant, failed, mounting};
 
 const CLAIM: &str = "claim";
 const PLACE: &str = "place";
@@ -106,7 +106,7 @@ impl Slots for InteriorsOnDisk {
         let path = self.slot(slot);
         let furnish = || {
             let (mut furnishing, interior) = self.lay_out(&path)?;
-            self.state().insert(Place::Slot(slot), Arc::new(interior));
+            self.state().insert(Tenant::Slot(slot), Arc::new(interior));
             let place = path.join(PLACE);
             DirBuilder::new().mode(0o755).create(&place)?;
             fs::set_permissions(&place, Permissions::from_mode(0o755))?;
@@ -120,7 +120,7 @@ impl Slots for InteriorsOnDisk {
     }
 
     async fn wait(&self, slot: SlotId) -> Result<(), NotBound> {
-        let interior = self.at(Place::Slot(slot)).ok_or_else(|| NotBound("its init is not known".to_owned()))?;
+        let interior = self.at(Tenant::Slot(slot)).ok_or_else(|| NotBound("its init is not known".to_owned()))?;
         let waits = interior.converse(&Request::Waiting {}).await.map_err(not_bound)?;
         waits.answer().await.map(drop).map_err(not_bound)
     }
@@ -133,8 +133,8 @@ impl Slots for InteriorsOnDisk {
         let (from, to) = (self.slot(slot), self.directory(session));
         fs::rename(&from, &to).map_err(|error| failed(&from, error))?;
         let mut open = self.state();
-        if let Some(interior) = open.remove(&Place::Slot(slot)) {
-            open.insert(Place::Session(session), interior);
+        if let Some(interior) = open.remove(&Tenant::Slot(slot)) {
+            open.insert(Tenant::Session(session), interior);
         }
         drop(open);
         symlink(&to, &from).map_err(|error| failed(&from, error))
@@ -175,16 +175,16 @@ impl Slots for InteriorsOnDisk {
     }
 
     fn retain(&self, slots: &HashSet<SlotId>) {
-        let gone = |place: &Place| matches!(place, Place::Slot(slot) if !slots.contains(slot));
-        for place in self.take_inherited(|place| matches!(place, Place::Slot(_))).into_iter().filter(gone) {
-            if let Place::Slot(slot) = place {
+        let gone = |tenant: &Tenant| matches!(tenant, Tenant::Slot(slot) if !slots.contains(slot));
+        for tenant in self.take_inherited(|tenant| matches!(tenant, Tenant::Slot(_))).into_iter().filter(gone) {
+            if let Tenant::Slot(slot) = tenant {
                 self.clear(slot);
             }
         }
     }
 
     fn clear(&self, slot: SlotId) {
-        self.state().remove(&Place::Slot(slot));
+        self.state().remove(&Tenant::Slot(slot));
         let path = self.slot(slot);
         let cleared = match fs::symlink_metadata(&path) {
             // The session's directory is cleared with the session.
@@ -211,10 +211,6 @@ fn write(path: &Path, claim: &Claim) -> io::Result<()> {
     let text = serde_json::to_vec(claim).map_err(io::Error::other)?;
     OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft)?.write_all(&text)?;
     fs::rename(draft, path)
-}
-
-fn failed(path: &Path, error: io::Error) -> DirectoryError {
-    DirectoryError { path: path.display().to_string(), message: error.to_string() }
 }
 
 fn not_bound(error: impl std::fmt::Display) -> NotBound {

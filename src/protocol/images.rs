@@ -8,8 +8,8 @@ use sandboxd_actors::images::{Image, Progress};
 use serde::{Deserialize, Serialize};
 
 use super::error::Error;
+use super::fields::{NoFields, fields};
 use super::method::Method;
-use super::params::{NoFields, fields};
 use super::text::Time;
 
 #[derive(Debug, PartialEq)]

@@ -8,7 +8,7 @@ use sandboxd_actors::pool::shelf::Hinted;
 use serde::{Deserialize, Serialize};
 
 use super::error::Error;
-use super::params::{duration, optional};
+use super::fields::{duration, optional};
 use super::request::Text;
 use super::text::{Shown, Time};
 

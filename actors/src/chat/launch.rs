@@ -68,8 +68,8 @@ pub async fn launch(
             }
         };
         let container = match create(world, request, &spec, cancelled).await {
-            Ok(Claim::Created(container)) => container,
-            Ok(Claim::Found(found)) => return (write_down(world, found, cancelled).await, None),
+            Ok(Named::Created(container)) => container,
+            Ok(Named::Found(found)) => return (write_down(world, found, cancelled).await, None),
             Err((failure, straggler)) => return (Err(failure), straggler),
         };
         if !cancelled.is_cancelled()
@@ -109,7 +109,7 @@ async fn prepare(
     })
 }
 
-enum Claim {
+enum Named {
     Created(ContainerId),
     Found(Box<Found>),
 }
@@ -120,7 +120,7 @@ async fn create(
     request: &CreateRequest,
     spec: &ContainerSpec,
     cancelled: &CancellationToken,
-) -> Result<Claim, (LaunchFailure, Option<Straggler>)> {
+) -> Result<Named, (LaunchFailure, Option<Straggler>)> {
     let mut taken = EngineError::NameTaken { name: spec.name.to_string() };
     for attempt in 0..NAME_TRIES {
         let give_up = async {
@@ -128,7 +128,7 @@ async fn create(
             tokio::time::sleep(CANCELLED_CREATION_GRACE).await;
         };
         match world.engine.create(spec.clone()).outcome(give_up).await {
-            Ok(container) => return Ok(Claim::Created(container)),
+            Ok(container) => return Ok(Named::Created(container)),
             Err((error @ EngineError::NameTaken { .. }, _)) => taken = error,
             Err((error, straggler)) => {
                 let remains = match &straggler {
@@ -140,7 +140,7 @@ async fn create(
             }
         }
         if let Some(found) = make_way(world, request, spec).await.map_err(|failure| (failure, None))? {
-            return Ok(Claim::Found(found));
+            return Ok(Named::Found(found));
         }
         let pause = tokio::time::sleep(NAME_PAUSE * 2u32.pow(attempt));
         if until(cancelled, pause).await.is_none() {

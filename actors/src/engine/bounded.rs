@@ -58,10 +58,6 @@ impl Bounded {
         within(Operation::EnsureNetwork, self.limits.network, self.engine.ensure_network(network)).await
     }
 
-    pub async fn has_image(&self, image: &str) -> Result<bool, EngineError> {
-        within(Operation::HasImage, self.limits.image, self.engine.has_image(image)).await
-    }
-
     pub async fn image_id(&self, image: &str) -> Result<Option<String>, EngineError> {
         within(Operation::ImageId, self.limits.image, self.engine.image_id(image)).await
     }

@@ -330,10 +330,6 @@ impl Engine for FakeEngine {
         .await
     }
 
-    async fn has_image(&self, image: &str) -> Result<bool, EngineError> {
-        self.call(Operation::HasImage, |inner| Ok(!inner.missing_images.iter().any(|missing| missing == image))).await
-    }
-
     async fn image_id(&self, image: &str) -> Result<Option<String>, EngineError> {
         self.call(Operation::ImageId, |inner| {
             let is_there = !inner.missing_images.iter().any(|missing| missing == image);

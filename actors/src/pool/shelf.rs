@@ -23,7 +23,7 @@ const AGEING: i32 = 9;
 #[derive(Debug)]
 pub struct Shelf {
     targets: PoolTargets,
-    slots: BTreeMap<SlotId, Place>,
+    slots: BTreeMap<SlotId, Stage>,
     /// Which image the profile's name stands for, once that is known.
     image: Option<String>,
     claims: VecDeque<Timestamp>,
@@ -33,7 +33,7 @@ pub struct Shelf {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Place {
+enum Stage {
     /// Being started, or found again and not yet known to wait.
     Coming,
     Free(Slot),
@@ -115,7 +115,7 @@ impl Shelf {
         let good = self.free().filter(|slot| self.verdict(slot, now).is_none());
         let slot = good.min_by_key(|slot| (slot.created_at, slot.id)).cloned();
         if let Some(slot) = &slot {
-            self.slots.insert(slot.id, Place::Taken(slot.container.clone()));
+            self.slots.insert(slot.id, Stage::Taken(slot.container.clone()));
         }
         Claimed { slot, was_hinted }
     }
@@ -131,13 +131,13 @@ impl Shelf {
 
     /// A slot is being started, or looked at.
     pub fn coming(&mut self, slot: SlotId) {
-        self.slots.insert(slot, Place::Coming);
+        self.slots.insert(slot, Stage::Coming);
     }
 
     pub fn came(&mut self, slot: Slot) {
         self.failures = 0;
         self.not_before = None;
-        self.slots.insert(slot.id, Place::Free(slot));
+        self.slots.insert(slot.id, Stage::Free(slot));
     }
 
     /// It did not come. The next try has to wait, longer and longer.
@@ -151,8 +151,8 @@ impl Shelf {
     /// Takes a free slot out, for it has died. Others are not this pool's to judge.
     pub fn died(&mut self, slot: SlotId) -> Option<Slot> {
         match self.slots.get(&slot) {
-            Some(Place::Free(_)) => match self.slots.remove(&slot) {
-                Some(Place::Free(slot)) => Some(slot),
+            Some(Stage::Free(_)) => match self.slots.remove(&slot) {
+                Some(Stage::Free(slot)) => Some(slot),
                 _ => None,
             },
             _ => None,
@@ -230,11 +230,11 @@ impl Shelf {
 
     pub fn counts(&self) -> Counts {
         let mut counts = Counts::default();
-        for place in self.slots.values() {
-            match place {
-                Place::Coming => counts.coming += 1,
-                Place::Free(_) => counts.free += 1,
-                Place::Taken(_) => counts.taken += 1,
+        for stage in self.slots.values() {
+            match stage {
+                Stage::Coming => counts.coming += 1,
+                Stage::Free(_) => counts.free += 1,
+                Stage::Taken(_) => counts.taken += 1,
             }
         }
         counts
@@ -246,7 +246,7 @@ impl Shelf {
     }
 
     fn free(&self) -> impl Iterator<Item = &Slot> {
-        self.slots.values().filter_map(|place| if let Place::Free(slot) = place { Some(slot) } else { None })
+        self.slots.values().filter_map(|stage| if let Stage::Free(slot) = stage { Some(slot) } else { None })
     }
 
     /// Why the slot must not be handed out, if it must not.

@@ -132,7 +132,7 @@ async fn a_create_that_fails_leaves_no_chat_behind() {
 
 #[tokio::test]
 async fn the_engine_is_asked_for_no_more_at_once_than_it_has_slots() {
-    let service = Service::with_slots(FakeEngine::new(), 2).await;
+    let service = Service::with_turns(FakeEngine::new(), 2).await;
     service.adopt().await.unwrap();
     for operation in [Operation::Create, Operation::Start, Operation::Remove] {
         service.engine.fail_always(operation, Fault::Delay(Duration::from_millis(2)));

@@ -65,11 +65,11 @@ impl Service {
 
     /// Has not been able to list its engine yet.
     pub(crate) async fn unlisted(engine: FakeEngine) -> Self {
-        Self::with_slots(engine, 64).await
+        Self::with_turns(engine, 64).await
     }
 
-    pub(crate) async fn with_slots(engine: FakeEngine, slots: usize) -> Self {
-        Self::with(instance(), engine, MemoryJournal::default(), slots).await
+    pub(crate) async fn with_turns(engine: FakeEngine, turns: usize) -> Self {
+        Self::with(instance(), engine, MemoryJournal::default(), turns).await
     }
 
     /// With sandboxes that are started ahead.
@@ -86,8 +86,8 @@ impl Service {
         service
     }
 
-    async fn with(instance: InstanceName, engine: FakeEngine, journal: MemoryJournal, slots: usize) -> Self {
-        Self::of(instance, engine, journal, slots, request().profile).await
+    async fn with(instance: InstanceName, engine: FakeEngine, journal: MemoryJournal, turns: usize) -> Self {
+        Self::of(instance, engine, journal, turns, request().profile).await
     }
 
     async fn of(

@@ -12,8 +12,8 @@ use serde::Deserialize;
 
 use super::{CommandId, DEFAULT_OUTPUT, Encoded, Exec, Input, Inside, MAX_ARGUMENTS, MAX_OUTPUT, Output};
 use crate::protocol::error::Error;
+use crate::protocol::fields::{duration, fields, required};
 use crate::protocol::method::Method;
-use crate::protocol::params::{duration, fields, required};
 use crate::protocol::request::Text;
 
 /// `None`: the method is not about the inside of a sandbox.

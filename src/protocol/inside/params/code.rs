@@ -7,8 +7,8 @@ use serde::Deserialize;
 
 use super::{OnDisconnect, environment, output, plain_path, user};
 use crate::protocol::error::Error;
+use crate::protocol::fields::{duration, required};
 use crate::protocol::inside::{Code, Exec, Input, Inside};
-use crate::protocol::params::{duration, required};
 use crate::protocol::request::Text;
 
 const DEFAULT_LANGUAGE: &str = "python";

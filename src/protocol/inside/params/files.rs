@@ -5,9 +5,9 @@ use serde::Deserialize;
 
 use super::{checked_path, either};
 use crate::protocol::error::Error;
+use crate::protocol::fields::{fields, required};
 use crate::protocol::inside::{Encoded, Inside, MAX_READ};
 use crate::protocol::method::Method;
-use crate::protocol::params::{fields, required};
 use crate::protocol::request::Text;
 
 /// `None`: the method is not about them.

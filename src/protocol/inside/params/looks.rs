@@ -8,8 +8,8 @@ use sandboxd_actors::ids::ChatId;
 use serde::Deserialize;
 
 use crate::protocol::error::Error;
+use crate::protocol::fields::{duration, required};
 use crate::protocol::inside::Inside;
-use crate::protocol::params::{duration, required};
 use crate::protocol::request::Text;
 
 /// More often than this, looking costs more than it shows.
