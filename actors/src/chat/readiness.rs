@@ -58,7 +58,7 @@ pub async fn wait_until_ready(
             return Err(StartFailure::NotReady { limit, last, log_tail });
         }
         tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(LONGEST_PAUSE);
+        pause = (pause * 3 / 2).min(LONGEST_PAUSE);
     }
 }
 

@@ -1,13 +1,13 @@
 //! How a slot becomes a chat's sandbox.
 //!
 //! ```text
-//! take ─┬─ is the image still the profile's? ───────┬─ remember ─┬─▶ ready ─▶ written down, answered
-//!       └─ the chat's directory ─▶ mounts ─▶ program ┘           └─▶ rename to the chat's name
+//! take ─┬─ is the image still the profile's? ───────┬─ remember ─▶ ready ─┬─▶ written down, answered
+//!       └─ the chat's directory ─▶ mounts ─▶ program ┘                     └─▶ rename to the chat's name
 //! ```
 //!
 //! What fails before it is remembered is no failure of the create: the slot is given up, and a container is made. Nobody
-//! waits for the new name, which takes an engine some milliseconds: what is remembered is known by the chat's name already,
-//! see [`Slots::remember`](crate::slot::Slots::remember).
+//! waits for the new name, which takes an engine some milliseconds and the processor that the chat's program starts on: what
+//! is remembered is known by the chat's name already, see [`Slots::remember`](crate::slot::Slots::remember).
 
 use ractor::ActorRef;
 use tokio_util::sync::CancellationToken;
@@ -56,11 +56,13 @@ pub async fn claim(
     }
     handed_out.bound = true;
     drop(handed_out);
-    tokio::spawn(rename(world.engine.clone(), slot.container.clone(), ContainerName::of(&world.instance, chat)));
 
     let container = slot.container.clone();
     let ready = wait_until_ready(world, &container, slot.address, &request.profile);
     let ready = cancelled.run_until_cancelled(ready).await.unwrap_or(Err(StartFailure::Deleted));
+    if ready.is_ok() {
+        tokio::spawn(rename(world.engine.clone(), container.clone(), ContainerName::of(&world.instance, chat)));
+    }
     let endpoint = match request.profile.network {
         Network::Blocked => None,
         Network::Named(_) => slot.address.map(|ip| Endpoint { ip, port: request.profile.port }),
