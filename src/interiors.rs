@@ -7,14 +7,17 @@
 //!     run/                               mounted read-only as /.sandboxd/run
 //!         socket                         listened on by whichever process of the service runs
 //! <state.dir>/slots/<slot>/              the same of a sandbox that is nobody's yet; see [`slots`]
+//! <state.dir>/places/<slot>/             where its chat's directories will be, on some hosts; see [`propagation`]
 //! ```
 //!
 //! What comes from a sandbox is untrusted: it is bounded, and names nothing on the host.
 
+mod capabilities;
 pub mod conversation;
+mod injection;
 mod interior;
-mod mounting;
 mod program;
+mod propagation;
 mod slots;
 mod stand_in;
 
@@ -32,10 +35,12 @@ use sandboxd_actors::directories::DirectoryError;
 use sandboxd_actors::host_path::HostPath;
 use sandboxd_actors::ids::{SessionId, SlotId};
 use sandboxd_actors::interior::{Furnishing, Interiors};
+use sandboxd_actors::slot::LateBinding;
 
 use conversation::Conversation;
 use interior::Secret;
 pub use interior::{Interior, Unreachable};
+use propagation::Places;
 pub use stand_in::{StandIn, StandIns};
 
 const PROGRAM_INSIDE: &str = "/.sandboxd/init";
@@ -55,6 +60,8 @@ pub struct InteriorsOnDisk {
     program: HostPath,
     sandboxes: PathBuf,
     slots: PathBuf,
+    places: Places,
+    late_binding: Result<LateBinding, String>,
     /// Of an earlier run, and not looked at since.
     inherited: Mutex<Vec<Tenant>>,
     /// Which sockets are listened on; a sandbox's life is decided elsewhere.
@@ -77,11 +84,19 @@ impl InteriorsOnDisk {
         for directory in [&sandboxes, &slots] {
             DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
         }
+        let places = Places::in_state(state)?;
         let sessions = directories_in(&sandboxes)?.filter_map(|name| Some(Tenant::Session(name.parse().ok()?)));
         let kept = directories_in(&slots)?.filter_map(|name| Some(Tenant::Slot(name.parse().ok()?)));
         let inherited: Vec<Tenant> = sessions.chain(kept).collect();
-        let interiors =
-            Self { program, sandboxes, slots, inherited: Mutex::new(inherited.clone()), open: Mutex::default() };
+        let interiors = Self {
+            program,
+            sandboxes,
+            slots,
+            late_binding: late_binding(&places),
+            places,
+            inherited: Mutex::new(inherited.clone()),
+            open: Mutex::default(),
+        };
         for tenant in inherited {
             if let Err(error) = interiors.resume(tenant) {
                 tracing::warn!(?tenant, %error, "the inside of a sandbox cannot be reached");
@@ -106,6 +121,11 @@ impl InteriorsOnDisk {
         let links = fs::read_dir(&self.slots).into_iter().flatten().flatten().map(|entry| entry.path());
         for link in links.filter(|path| !path.exists()) {
             let _ = fs::remove_file(link);
+        }
+        for slot in self.places.slots().unwrap_or_default() {
+            if !self.slots.join(slot.to_string()).exists() {
+                self.places.clear(slot);
+            }
         }
     }
 
@@ -147,7 +167,8 @@ impl InteriorsOnDisk {
 
         let run = fs::canonicalize(run)?;
         let run = HostPath::from_canonical(&run).map_err(io::Error::other)?;
-        let mount = |source, target: &str| Mount { source, target: target.to_owned(), read_only: true };
+        let mount =
+            |source, target: &str| Mount { source, target: target.to_owned(), read_only: true, propagated: false };
         let furnishing = Furnishing {
             entry_point: PROGRAM_INSIDE.to_owned(),
             mounts: vec![mount(self.program.clone(), PROGRAM_INSIDE), mount(run, DIRECTORY_INSIDE)],
@@ -162,6 +183,15 @@ impl InteriorsOnDisk {
     fn state(&self) -> MutexGuard<'_, HashMap<Tenant, Arc<Interior>>> {
         // No panic can leave the map half changed.
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The better of the two ways that this host allows.
+fn late_binding(places: &Places) -> Result<LateBinding, String> {
+    let Err(why_not_injected) = injection::is_possible() else { return Ok(LateBinding::Injected) };
+    match places.are_possible() {
+        Ok(()) => Ok(LateBinding::Propagated { because: why_not_injected }),
+        Err(why_not_propagated) => Err(format!("{why_not_injected}; {why_not_propagated}")),
     }
 }
 

@@ -64,7 +64,12 @@ fn convert(name: &str, configured: &config::Profile, shared_network: &str) -> Re
     let mount = |(target, mount): (&PathBuf, &config::HostMount)| {
         let key = format!("profiles.{name}.mounts");
         let source = existing(&key, &mount.source)?;
-        Ok(Mount { source, target: target.to_string_lossy().into_owned(), read_only: mount.read_only })
+        Ok(Mount {
+            source,
+            target: target.to_string_lossy().into_owned(),
+            read_only: mount.read_only,
+            propagated: false,
+        })
     };
     Ok(Profile {
         name: name.parse().map_err(|source| ProfileError::Name { profile: name.into(), source })?,

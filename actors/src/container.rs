@@ -53,6 +53,8 @@ pub struct Mount {
     pub source: HostPath,
     pub target: String,
     pub read_only: bool,
+    /// What is mounted at the source later appears at the target, too.
+    pub propagated: bool,
 }
 
 /// Where in every sandbox the host's directories appear, and which of them all sandboxes share.
@@ -97,8 +99,10 @@ pub fn compose_binding(
     session: SessionId,
     created_at: Timestamp,
 ) -> Binding {
+    let mut mounts = own_mounts(points, request, chat_directory);
+    mounts.sort_by(|a, b| a.target.cmp(&b.target));
     Binding {
-        mounts: own_mounts(points, request, chat_directory),
+        mounts,
         environment: own_environment(request),
         labels: session_labels(instance, points, request, session, created_at),
     }
@@ -130,7 +134,7 @@ fn session_labels(
 }
 
 fn mount(source: HostPath, target: &str, read_only: bool) -> Mount {
-    Mount { source, target: target.to_owned(), read_only }
+    Mount { source, target: target.to_owned(), read_only, propagated: false }
 }
 
 /// What of the host only this chat's sandbox has.
@@ -178,10 +182,17 @@ pub fn compose_slot(points: &MountPoints, profile: &Profile, labels: &SlotLabels
     made_of(profile, ContainerName::of_slot(&labels.instance, labels.slot), labels.encode(), mounts)
 }
 
+/// Where a slot's chat's directories will be, in the order in which they are mounted: one may be within another.
+pub(crate) fn places(points: &MountPoints) -> [String; 2] {
+    let mut places = [points.chat.clone(), points.volume.clone()];
+    places.sort();
+    places
+}
+
 /// What makes a slot the sandbox of a chat.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Binding {
-    /// Writable, each where the slot has a place for it.
+    /// Writable, in the order of the places that the slot has for them.
     pub mounts: Vec<Mount>,
     /// On top of the profile's.
     pub environment: Environment,

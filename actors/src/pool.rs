@@ -10,6 +10,7 @@ mod start;
 
 use crate::clock::Timestamp;
 use crate::ids::ProfileName;
+use crate::slot::LateBinding;
 use shelf::Counts;
 
 /// What is to be known of a pool.
@@ -23,8 +24,8 @@ pub struct Status {
     pub hints: usize,
     /// Which image the profile's name stands for, once that is known.
     pub image_id: Option<String>,
-    /// Why there are no slots, where there cannot be any.
-    pub unavailable: Option<String>,
+    /// How a slot becomes a chat's, or why there cannot be any slots.
+    pub late_binding: Result<LateBinding, String>,
     /// Why the last slot did not come, if none has come since.
     pub last_error: Option<String>,
     pub retry_at: Option<Timestamp>,

@@ -33,7 +33,7 @@ use crate::watcher::{self, Watcher};
 use census::Census;
 pub use kept::Child;
 use kept::Kept;
-pub use message::{Attended, Message};
+pub use message::{AtWork, Attended, Message};
 use pools::Pools;
 use roster::{Roster, Route};
 
@@ -197,13 +197,12 @@ impl Actor for Root {
                 let _ = page.send(state.is_listed().then(|| state.roster.page(after, limit)));
             }
             Message::Count { count } => drop(count.send(state.roster.len())),
-            Message::Close { chats } => {
+            Message::Close { at_work } => {
                 state.closed = true;
                 state.watcher.stop();
                 state.reconciler.stop();
-                state.pools.stop();
                 state.builder.stop();
-                let _ = chats.send(state.serving());
+                let _ = at_work.send(AtWork { chats: state.serving(), pools: state.pools.actors() });
             }
         }
         Ok(())

@@ -23,7 +23,7 @@ use crate::pool;
 use crate::pool::shelf::Hinted;
 use crate::reconciler::{Report, Trigger};
 use crate::request::CreateRequest;
-use crate::root::{self, Root};
+use crate::root::{self, AtWork, Root};
 use crate::sandbox::Sandbox;
 use crate::snapshot::{Snapshot, SnapshotLabel};
 
@@ -200,12 +200,15 @@ impl Sandboxes {
 
     /// Takes no more requests, lets what is under way end within `grace`, and stops. Sandboxes stay.
     pub async fn shut_down(&self, grace: Duration) {
-        let chats = ask(&self.root, |chats| root::Message::Close { chats }).await.unwrap_or_default();
+        let close = |at_work| root::Message::Close { at_work };
+        let AtWork { chats, pools } = ask(&self.root, close).await.unwrap_or_default();
         let settled = async {
             if let Err(error) = root::notes::write_down(&chats, &self.world.journal).await {
                 tracing::warn!(%error, "not all activity is written down");
             }
-            join_all(chats.iter().map(|actor| ask(actor, chat::Message::Settle))).await;
+            let chats = join_all(chats.iter().map(|actor| ask(actor, chat::Message::Settle)));
+            let pools = join_all(pools.iter().map(|actor| ask(actor, pool::actor::Message::Settle)));
+            tokio::join!(chats, pools);
         };
         if timeout(grace, settled).await.is_err() {
             tracing::warn!(?grace, "work was still under way at the end of the grace period");

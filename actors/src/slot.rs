@@ -22,14 +22,14 @@ use crate::interior::Furnishing;
 
 #[async_trait]
 pub trait Slots: Send + Sync + 'static {
-    /// Whether slots can be bound on this host, and if not, why.
-    fn late_binding(&self) -> Result<(), String>;
+    /// How slots are bound on this host, or why they cannot be.
+    fn late_binding(&self) -> Result<LateBinding, String>;
 
     /// Makes ready what the slot is to have, with a place for what is mounted later at each of `places`.
     async fn furnish(&self, slot: SlotId, places: &[String]) -> Result<Furnishing, DirectoryError>;
 
-    /// Resolves once what was put into the slot waits to be bound.
-    async fn wait(&self, slot: SlotId) -> Result<(), NotBound>;
+    /// Resolves once the slot waits to be bound, and it is certain that it can be.
+    async fn wait(&self, slot: SlotId, places: &[String]) -> Result<(), NotBound>;
 
     /// Whether the slot was furnished, and never taken.
     fn is_free(&self, slot: SlotId) -> bool;
@@ -38,10 +38,13 @@ pub trait Slots: Send + Sync + 'static {
     fn take(&self, slot: SlotId, session: SessionId) -> Result<(), DirectoryError>;
 
     /// Brings the chat's directories and environment into the slot, and starts its program.
-    async fn bind(&self, session: SessionId, binding: &Binding) -> Result<(), NotBound>;
+    async fn bind(&self, slot: SlotId, session: SessionId, binding: &Binding) -> Result<(), NotBound>;
 
     /// From now on the container is known as the session's, with the labels of the binding and under its chat's name.
     fn remember(&self, slot: &Slot, session: SessionId, binding: &Binding) -> Result<(), DirectoryError>;
+
+    /// A session's container, which may have been a slot once, is about to be started again.
+    fn open_again(&self, session: SessionId) -> Result<(), NotBound>;
 
     /// Binds a session's container, which was a slot once, again after it was started again. Does nothing about a
     /// container that was made for its chat.
@@ -52,6 +55,24 @@ pub trait Slots: Send + Sync + 'static {
 
     /// Nothing is left of the slot. One that is a session's is cleared with it.
     fn clear(&self, slot: SlotId);
+}
+
+/// How a chat's directories get into a container that runs already.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LateBinding {
+    /// Mounted inside the container, which leaves nothing outside.
+    Injected,
+    /// Mounted on the host, where the container sees it: because they cannot be injected.
+    Propagated { because: String },
+}
+
+impl LateBinding {
+    pub fn as_str(&self) -> &'static str {
+        match self {
+            LateBinding::Injected => "injected",
+            LateBinding::Propagated { .. } => "propagated",
+        }
+    }
 }
 
 /// A slot that can be handed out.
@@ -78,7 +99,7 @@ const NONE: &str = "no sandbox is started ahead";
 
 #[async_trait]
 impl Slots for NoSlots {
-    fn late_binding(&self) -> Result<(), String> {
+    fn late_binding(&self) -> Result<LateBinding, String> {
         Err(NONE.to_owned())
     }
 
@@ -86,7 +107,7 @@ impl Slots for NoSlots {
         Err(DirectoryError { path: slot.to_string(), message: NONE.to_owned() })
     }
 
-    async fn wait(&self, _: SlotId) -> Result<(), NotBound> {
+    async fn wait(&self, _: SlotId, _: &[String]) -> Result<(), NotBound> {
         Err(NotBound(NONE.to_owned()))
     }
 
@@ -98,12 +119,16 @@ impl Slots for NoSlots {
         Err(DirectoryError { path: slot.to_string(), message: NONE.to_owned() })
     }
 
-    async fn bind(&self, _: SessionId, _: &Binding) -> Result<(), NotBound> {
+    async fn bind(&self, _: SlotId, _: SessionId, _: &Binding) -> Result<(), NotBound> {
         Err(NotBound(NONE.to_owned()))
     }
 
     fn remember(&self, slot: &Slot, _: SessionId, _: &Binding) -> Result<(), DirectoryError> {
         Err(DirectoryError { path: slot.id.to_string(), message: NONE.to_owned() })
+    }
+
+    fn open_again(&self, _: SessionId) -> Result<(), NotBound> {
+        Ok(())
     }
 
     async fn bind_again(&self, _: SessionId) -> Result<(), NotBound> {

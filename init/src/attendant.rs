@@ -15,6 +15,7 @@ use sandbox_init::wire::{Control, Event, Kind, Request, Run};
 use crate::channel::{Filled, read_some};
 use crate::command::Command;
 use crate::conversation::{Conversation, Role, request};
+use crate::files;
 use crate::link::{Address, Link};
 use crate::poll::{Interest, Poll, Token, Watched};
 use crate::program::{self, InitError, Program};
@@ -242,6 +243,11 @@ impl Attendant {
             }
             Request::Waiting {} if self.program.waits() => conversation.close_with(&Event::Done {}),
             Request::Waiting {} => conversation.fail(Errno::EXIST),
+            Request::Mounted { path, device, inode } => match files::identity(&path) {
+                Ok(there) if there == (device, inode) => conversation.close_with(&Event::Done {}),
+                Ok(_) => conversation.fail(Errno::STALE),
+                Err(error) => conversation.fail(error),
+            },
             // The conversation has dealt with the others.
             _ => conversation.fail(Errno::NOSYS),
         }

@@ -53,6 +53,11 @@ fn described(at: &Path, metadata: &Metadata) -> io::Result<Facts> {
     })
 }
 
+/// Its device and number there, by which two names are known to mean one directory.
+pub(crate) fn identity(at: &Bytes) -> io::Result<(u64, u64)> {
+    fs::metadata(path(at)).map(|metadata| (metadata.dev(), metadata.ino()))
+}
+
 pub(crate) fn make_directory(at: &Bytes, mode: Option<u32>, parents: bool) -> io::Result<()> {
     DirBuilder::new().recursive(parents).mode(mode.unwrap_or(0o755) & PERMISSIONS).create(path(at))
 }

@@ -158,6 +158,8 @@ messages! {
         Bind { environment: Vec<(Bytes, Bytes)>, } = 17,
         /// Whether init waits to be bound; it is an error if it does not.
         Waiting {} = 18,
+        /// Whether the directory at this path is that one; it is an error if it is not.
+        Mounted { path: Bytes, device: u64, inode: u64, } = 19,
     }
 
     /// From the service, to a command that is attached.

@@ -3,6 +3,7 @@
 use std::io::{IoSlice, Read, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -473,6 +474,17 @@ fn an_init_that_waits_starts_its_program_once_it_is_bound_and_only_once() {
     let exist = rustix::io::Errno::EXIST.raw_os_error();
     assert_eq!(init.ask(Request::Waiting {}).until_closed().failure().0, exist);
     assert_eq!(init.ask(Request::Bind { environment: vec![] }).until_closed().failure().0, exist);
+}
+
+#[test]
+fn a_directory_is_told_from_another_one() {
+    let init = Init::waiting(&["sleep", "100"]);
+    let meant = std::fs::metadata("/tmp").unwrap();
+    let mounted = |path: &str| Request::Mounted { path: path.into(), device: meant.dev(), inode: meant.ino() };
+    assert_eq!(init.ask(mounted("/tmp")).event(), Event::Done {});
+    assert_eq!(init.ask(mounted("/")).until_closed().failure().0, rustix::io::Errno::STALE.raw_os_error());
+    let missing = init.ask(mounted("/no/such/directory")).until_closed();
+    assert_eq!(missing.failure().0, rustix::io::Errno::NOENT.raw_os_error());
 }
 
 #[test]

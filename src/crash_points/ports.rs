@@ -17,7 +17,7 @@ use sandboxd_actors::interior::Furnishing;
 use sandboxd_actors::journal::{Contents, Entry, EventPage, Journal, JournalError};
 use sandboxd_actors::profile::User;
 use sandboxd_actors::sandbox::Sandbox;
-use sandboxd_actors::slot::{NotBound, Slot, Slots};
+use sandboxd_actors::slot::{LateBinding, NotBound, Slot, Slots};
 use sandboxd_actors::snapshot::{Snapshot, SnapshotOrigin};
 
 use super::{CrashPoints, Side};
@@ -159,7 +159,7 @@ impl ChatDirectories for Bordered<Arc<dyn ChatDirectories>> {
 
 #[async_trait]
 impl Slots for Bordered<Arc<dyn Slots>> {
-    fn late_binding(&self) -> Result<(), String> {
+    fn late_binding(&self) -> Result<LateBinding, String> {
         self.inner.late_binding()
     }
 
@@ -167,8 +167,8 @@ impl Slots for Bordered<Arc<dyn Slots>> {
         self.around("slots.furnish", self.inner.furnish(slot, places)).await
     }
 
-    async fn wait(&self, slot: SlotId) -> Result<(), NotBound> {
-        self.inner.wait(slot).await
+    async fn wait(&self, slot: SlotId, places: &[String]) -> Result<(), NotBound> {
+        self.inner.wait(slot, places).await
     }
 
     fn is_free(&self, slot: SlotId) -> bool {
@@ -179,12 +179,16 @@ impl Slots for Bordered<Arc<dyn Slots>> {
         self.around_call("slots.take", || self.inner.take(slot, session))
     }
 
-    async fn bind(&self, session: SessionId, binding: &Binding) -> Result<(), NotBound> {
-        self.around("slots.bind", self.inner.bind(session, binding)).await
+    async fn bind(&self, slot: SlotId, session: SessionId, binding: &Binding) -> Result<(), NotBound> {
+        self.around("slots.bind", self.inner.bind(slot, session, binding)).await
     }
 
     fn remember(&self, slot: &Slot, session: SessionId, binding: &Binding) -> Result<(), DirectoryError> {
         self.around_call("slots.remember", || self.inner.remember(slot, session, binding))
+    }
+
+    fn open_again(&self, session: SessionId) -> Result<(), NotBound> {
+        self.inner.open_again(session)
     }
 
     async fn bind_again(&self, session: SessionId) -> Result<(), NotBound> {

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! <state.dir>/slots/<slot>/          a slot that is free: the same as a sandbox's directory, and
-//!     place/                         empty, mounted where the chat's directories will be
+//!     place/                         empty, mounted where the chat's directories will be injected
 //! <state.dir>/slots/<slot>           taken: a link to the session's directory
 //! <state.dir>/sandboxes/<session>/
 //!     claim                          what the slot was bound with, once it is the session's
@@ -15,7 +15,7 @@
 use std::collections::{BTreeMap, HashSet};
 use std::fs::{self, DirBuilder, OpenOptions, Permissions};
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt, symlink};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -28,10 +28,11 @@ use sandboxd_actors::host_path::HostPath;
 use sandboxd_actors::ids::{ChatId, ContainerId, SessionId, SlotId};
 use sandboxd_actors::interior::Furnishing;
 use sandboxd_actors::labels;
-use sandboxd_actors::slot::{NotBound, Slot, Slots};
+use sandboxd_actors::slot::{LateBinding, NotBound, Slot, Slots};
 use serde::{Deserialize, Serialize};
 
-use super::{Entrance, InteriorsOnDisk, Tenant, failed, mounting};
+use super::injection::MountError;
+use super::{Entrance, Interior, InteriorsOnDisk, Tenant, failed, injection};
 
 const CLAIM: &str = "claim";
 const PLACE: &str = "place";
@@ -67,11 +68,22 @@ impl InteriorsOnDisk {
         read(&self.directory(session).join(CLAIM)).map(|claim| claim.environment).unwrap_or_default()
     }
 
-    /// Removes what leads from the slot, which the session's container was once, to the session.
+    /// Removes what is left of the slot that the session's container was once.
     pub(super) fn forget_slot_of(&self, session: SessionId) {
-        if let Ok(claim) = read(&self.directory(session).join(CLAIM)) {
-            let _ = fs::remove_file(self.slots.join(claim.slot));
+        if let Some(slot) = read(&self.directory(session).join(CLAIM)).ok().and_then(|claim| claim.slot.parse().ok()) {
+            let _ = fs::remove_file(self.slot(slot));
+            self.places.clear(slot);
         }
+    }
+
+    /// What the session's container was bound with, if it was a slot once.
+    fn claim(&self, session: SessionId) -> Result<Option<(SlotId, Claim)>, NotBound> {
+        let claim = match read(&self.directory(session).join(CLAIM)) {
+            Ok(claim) => claim,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(not_bound(error)),
+        };
+        Ok(Some((claim.slot.parse().map_err(not_bound)?, claim)))
     }
 
     fn slot(&self, slot: SlotId) -> PathBuf {
@@ -80,26 +92,48 @@ impl InteriorsOnDisk {
 
     async fn bind_with(
         &self,
+        slot: SlotId,
         session: SessionId,
         mounts: Vec<Mount>,
         environment: Vec<(Bytes, Bytes)>,
     ) -> Result<(), NotBound> {
-        let interior = self.of(session).ok_or_else(|| NotBound("its init is not known".to_owned()))?;
-        let process = interior.process().await.map_err(not_bound)?;
-        let mounted = tokio::task::spawn_blocking(move || mounting::mount_into(process, &mounts)).await;
-        mounted.map_err(not_bound)?.map_err(not_bound)?;
-        let bound = interior.converse(&Request::Bind { environment }).await.map_err(not_bound)?;
-        match bound.answer().await.map_err(not_bound)? {
-            Event::Done {} => Ok(()),
-            _ => Err(NotBound("its init said something that makes no sense".to_owned())),
+        let interior = self.of(session).ok_or_else(unknown)?;
+        match &self.late_binding {
+            Ok(LateBinding::Injected) => {
+                let process = interior.process().await.map_err(not_bound)?;
+                let mounted = tokio::task::spawn_blocking(move || injection::mount_into(process, &mounts)).await;
+                mounted.map_err(not_bound)?.map_err(not_bound)?;
+            }
+            Ok(LateBinding::Propagated { .. }) => {
+                self.places.fill(slot, &mounts).map_err(not_bound)?;
+                seen(&interior, &mounts).await?;
+            }
+            Err(why) => return Err(NotBound(why.clone())),
         }
+        self.places.leave(slot).map_err(not_bound)?;
+        done(&interior, &Request::Bind { environment }).await
+    }
+
+    /// Whether what is mounted out here is seen in there: nobody can tell before there is a container.
+    async fn try_out(&self, slot: SlotId, interior: &Interior, places: &[String]) -> Result<(), NotBound> {
+        let nothing = self.places.nothing().and_then(|path| host_path(&path)).map_err(not_bound)?;
+        let mounts: Vec<Mount> = places.iter().map(|target| kept(&nothing, target, false)).collect();
+        self.places.fill(slot, &mounts).map_err(not_bound)?;
+        let seen = match seen(interior, &mounts).await {
+            Ok(()) => has_our_users(interior, &nothing, &mounts).await,
+            unseen => {
+                unseen.map_err(|error| NotBound(format!("the engine does not see what the service mounts: {error}")))
+            }
+        };
+        self.places.empty(slot, mounts.len()).map_err(not_bound)?;
+        seen
     }
 }
 
 #[async_trait]
 impl Slots for InteriorsOnDisk {
-    fn late_binding(&self) -> Result<(), String> {
-        mounting::is_possible()
+    fn late_binding(&self) -> Result<LateBinding, String> {
+        self.late_binding.clone()
     }
 
     async fn furnish(&self, slot: SlotId, places: &[String]) -> Result<Furnishing, DirectoryError> {
@@ -107,22 +141,35 @@ impl Slots for InteriorsOnDisk {
         let furnish = || {
             let (mut furnishing, interior) = self.lay_out(&path)?;
             self.state().insert(Tenant::Slot(slot), Arc::new(interior));
-            let place = path.join(PLACE);
-            DirBuilder::new().mode(0o755).create(&place)?;
-            fs::set_permissions(&place, Permissions::from_mode(0o755))?;
-            let place = HostPath::from_canonical(&fs::canonicalize(place)?).map_err(io::Error::other)?;
-            let kept = |target: &String| Mount { source: place.clone(), target: target.clone(), read_only: true };
-            furnishing.mounts.extend(places.iter().map(kept));
+            if let Ok(LateBinding::Propagated { .. }) = self.late_binding {
+                let sources = self.places.furnish(slot, places.len())?;
+                for (source, target) in sources.iter().zip(places) {
+                    furnishing.mounts.push(kept(&host_path(source)?, target, true));
+                }
+            } else {
+                let place = path.join(PLACE);
+                DirBuilder::new().mode(0o755).create(&place)?;
+                fs::set_permissions(&place, Permissions::from_mode(0o755))?;
+                let place = host_path(&fs::canonicalize(place)?)?;
+                furnishing.mounts.extend(places.iter().map(|target| kept(&place, target, false)));
+            }
             furnishing.environment.push((WAIT_VARIABLE.to_owned(), "1".to_owned()));
             Ok(furnishing)
         };
         furnish().map_err(|error| failed(&path, error))
     }
 
-    async fn wait(&self, slot: SlotId) -> Result<(), NotBound> {
-        let interior = self.at(Tenant::Slot(slot)).ok_or_else(|| NotBound("its init is not known".to_owned()))?;
-        let waits = interior.converse(&Request::Waiting {}).await.map_err(not_bound)?;
-        waits.answer().await.map(drop).map_err(not_bound)
+    async fn wait(&self, slot: SlotId, places: &[String]) -> Result<(), NotBound> {
+        let interior = self.at(Tenant::Slot(slot)).ok_or_else(unknown)?;
+        done(&interior, &Request::Waiting {}).await?;
+        match &self.late_binding {
+            Ok(LateBinding::Injected) => {
+                let process = interior.process().await.map_err(not_bound)?;
+                injection::reach(process).map(drop).map_err(not_bound)
+            }
+            Ok(LateBinding::Propagated { .. }) => self.try_out(slot, &interior, places).await,
+            Err(why) => Err(NotBound(why.clone())),
+        }
     }
 
     fn is_free(&self, slot: SlotId) -> bool {
@@ -140,9 +187,9 @@ impl Slots for InteriorsOnDisk {
         symlink(&to, &from).map_err(|error| failed(&from, error))
     }
 
-    async fn bind(&self, session: SessionId, binding: &Binding) -> Result<(), NotBound> {
+    async fn bind(&self, slot: SlotId, session: SessionId, binding: &Binding) -> Result<(), NotBound> {
         let environment = binding.environment.iter().map(|(name, value)| (name.into(), value.into())).collect();
-        self.bind_with(session, binding.mounts.clone(), environment).await
+        self.bind_with(slot, session, binding.mounts.clone(), environment).await
     }
 
     fn remember(&self, slot: &Slot, session: SessionId, binding: &Binding) -> Result<(), DirectoryError> {
@@ -158,20 +205,21 @@ impl Slots for InteriorsOnDisk {
         write(&path, &claim).map_err(|error| failed(&path, error))
     }
 
+    fn open_again(&self, session: SessionId) -> Result<(), NotBound> {
+        let Some((slot, _)) = self.claim(session)? else { return Ok(()) };
+        self.places.open_again(slot).map_err(not_bound)
+    }
+
     async fn bind_again(&self, session: SessionId) -> Result<(), NotBound> {
-        let claim = match read(&self.directory(session).join(CLAIM)) {
-            Ok(claim) => claim,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-            Err(error) => return Err(not_bound(error)),
-        };
+        let Some((slot, claim)) = self.claim(session)? else { return Ok(()) };
         let mount = |(target, source): (String, String)| {
             let source = HostPath::from_canonical(Path::new(&source)).map_err(not_bound)?;
-            Ok(Mount { source, target, read_only: false })
+            Ok(Mount { source, target, read_only: false, propagated: false })
         };
         let mounts = claim.mounts.into_iter().map(mount).collect::<Result<_, NotBound>>()?;
         let bytes = |text: String| Bytes(text.into_bytes());
         let environment = claim.environment.into_iter().map(|(name, value)| (bytes(name), bytes(value))).collect();
-        self.bind_with(session, mounts, environment).await
+        self.bind_with(slot, session, mounts, environment).await
     }
 
     fn retain(&self, slots: &HashSet<SlotId>) {
@@ -185,6 +233,7 @@ impl Slots for InteriorsOnDisk {
 
     fn clear(&self, slot: SlotId) {
         self.state().remove(&Tenant::Slot(slot));
+        self.places.clear(slot);
         let path = self.slot(slot);
         let cleared = match fs::symlink_metadata(&path) {
             // The session's directory is cleared with the session.
@@ -211,6 +260,56 @@ fn write(path: &Path, claim: &Claim) -> io::Result<()> {
     let text = serde_json::to_vec(claim).map_err(io::Error::other)?;
     OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft)?.write_all(&text)?;
     fs::rename(draft, path)
+}
+
+/// Waits for init to say that it did what it was asked to do.
+async fn done(interior: &Interior, request: &Request) -> Result<(), NotBound> {
+    let conversation = interior.converse(request).await.map_err(not_bound)?;
+    match conversation.answer().await.map_err(not_bound)? {
+        Event::Done {} => Ok(()),
+        _ => Err(senseless()),
+    }
+}
+
+/// Asks init whether each is where it should be. What is not there would be written into the container's own layer, and lost.
+async fn seen(interior: &Interior, mounts: &[Mount]) -> Result<(), NotBound> {
+    for Mount { source, target, .. } in mounts {
+        let meant = fs::metadata(source.as_str()).map_err(not_bound)?;
+        let mounted = Request::Mounted { path: target.as_str().into(), device: meant.dev(), inode: meant.ino() };
+        done(interior, &mounted).await.map_err(|error| NotBound(format!("{source} is not at {target}: {error}")))?;
+    }
+    Ok(())
+}
+
+/// Users of the sandbox's own would own nothing of what the host has.
+async fn has_our_users(interior: &Interior, source: &HostPath, mounts: &[Mount]) -> Result<(), NotBound> {
+    let ours = fs::metadata(source.as_str()).map_err(not_bound)?.uid();
+    for Mount { target, .. } in mounts {
+        let facts = interior.converse(&Request::Facts { path: target.as_str().into() }).await.map_err(not_bound)?;
+        match facts.answer().await.map_err(not_bound)? {
+            Event::Facts { facts } if facts.user == ours => {}
+            Event::Facts { .. } => return Err(not_bound(MountError::OtherUsers)),
+            _ => return Err(senseless()),
+        }
+    }
+    Ok(())
+}
+
+fn senseless() -> NotBound {
+    NotBound("its init said something that makes no sense".to_owned())
+}
+
+/// A place for what is mounted later: nothing can be written there before.
+fn kept(source: &HostPath, target: &str, propagated: bool) -> Mount {
+    Mount { source: source.clone(), target: target.to_owned(), read_only: true, propagated }
+}
+
+fn host_path(path: &Path) -> io::Result<HostPath> {
+    HostPath::from_canonical(path).map_err(io::Error::other)
+}
+
+fn unknown() -> NotBound {
+    NotBound("its init is not known".to_owned())
 }
 
 fn not_bound(error: impl std::fmt::Display) -> NotBound {

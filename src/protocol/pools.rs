@@ -5,6 +5,7 @@ use std::time::Duration;
 use sandboxd_actors::ids::{ChatId, ProfileName};
 use sandboxd_actors::pool::Status;
 use sandboxd_actors::pool::shelf::Hinted;
+use sandboxd_actors::slot::LateBinding;
 use serde::{Deserialize, Serialize};
 
 use super::error::Error;
@@ -85,6 +86,8 @@ struct PoolFields {
     image_id: Option<String>,
     /// How a slot becomes a chat's, where it can.
     late_binding: Option<&'static str>,
+    /// Why in no better way.
+    late_binding_because: Option<String>,
     unavailable: Option<String>,
     last_error: Option<String>,
     retry_at: Option<Time>,
@@ -113,7 +116,11 @@ impl PoolsAnswer {
 
 impl PoolFields {
     fn of(status: Status) -> Self {
-        let Status { profile, target, slots, hints, image_id, unavailable, last_error, retry_at, tally } = status;
+        let Status { profile, target, slots, hints, image_id, late_binding, last_error, retry_at, tally } = status;
+        let because = |way: &LateBinding| match way {
+            LateBinding::Injected => None,
+            LateBinding::Propagated { because } => Some(because.clone()),
+        };
         PoolFields {
             profile: Shown(profile),
             target,
@@ -122,8 +129,9 @@ impl PoolFields {
             taken: slots.taken,
             hints,
             image_id,
-            late_binding: unavailable.is_none().then_some("mount"),
-            unavailable,
+            late_binding: late_binding.as_ref().ok().map(LateBinding::as_str),
+            late_binding_because: late_binding.as_ref().ok().and_then(because),
+            unavailable: late_binding.err(),
             last_error,
             retry_at: retry_at.map(Time),
             claims: ClaimFields { hits: tally.hits, misses: tally.misses, spoiled: tally.spoiled },

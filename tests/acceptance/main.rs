@@ -40,6 +40,7 @@ mod one_binary;
 mod outage;
 mod pause;
 mod pool;
+mod propagation;
 mod python_and_git;
 mod readiness;
 mod restart;

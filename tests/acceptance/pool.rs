@@ -31,7 +31,7 @@ impl Daemon {
     }
 
     /// What a command says, also if it fails.
-    async fn said(&self, chat: &CreateParams, command: &str) -> String {
+    pub(crate) async fn said(&self, chat: &CreateParams, command: &str) -> String {
         let ended = self.exec(chat, command).await;
         let text = |stream: &str| ended[stream]["text"].as_str().unwrap_or_default().to_owned();
         text("stdout") + &text("stderr")
@@ -49,7 +49,7 @@ pub(crate) fn can_be_bound() -> bool {
 }
 
 /// What is mounted on the host, of or at anything that this service has.
-fn mounts(service: &Daemon) -> Vec<String> {
+pub(crate) fn mounts(service: &Daemon) -> Vec<String> {
     let table = std::fs::read_to_string("/proc/self/mountinfo").expect("a table");
     let own = service.path("").file_name().expect("a name").to_string_lossy().into_owned();
     table.lines().filter(|line| line.contains(&own)).map(String::from).collect()

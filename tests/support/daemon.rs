@@ -144,7 +144,7 @@ impl Installation {
         self.run(command).await
     }
 
-    async fn run(self, mut command: Command) -> Daemon {
+    pub(crate) async fn run(self, mut command: Command) -> Daemon {
         let mut process = Process(command.spawn().expect("it can be run"));
         let client = eventually("the service listens", || {
             let exit = process.0.try_wait().expect("a child");

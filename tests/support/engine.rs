@@ -87,7 +87,7 @@ impl TestInstance {
         std::fs::create_dir(&path).expect("a directory");
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o777)).expect("its mode");
         let source = HostPath::from_canonical(&path.canonicalize().expect("it exists")).expect("a plain path");
-        Mount { source, target: target.to_owned(), read_only }
+        Mount { source, target: target.to_owned(), read_only, propagated: false }
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {

@@ -177,7 +177,7 @@ impl Installation {
         output(command).await
     }
 
-    fn open_log(&self) -> File {
+    pub(crate) fn open_log(&self) -> File {
         File::options().create(true).append(true).open(self.log_file()).expect("a log")
     }
 

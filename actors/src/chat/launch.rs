@@ -23,6 +23,7 @@ use crate::profile::{Network, Profile};
 use crate::request::CreateRequest;
 use crate::root;
 use crate::sandbox::{Endpoint, Sandbox};
+use crate::slot::NotBound;
 
 /// How long a cancelled launch still waits for a creation that is under way: almost always long enough to learn what
 /// has to be removed.
@@ -216,8 +217,10 @@ pub async fn relaunch(
             .as_ref()
             .ok_or_else(|| EngineError::NoSuchContainer { container: sandbox.container_name.to_string() })?;
         let _turn = world.turns.take().await;
+        let not_bound = |error: NotBound| StartFailure::NotBound(error.to_string());
+        world.slots.open_again(sandbox.session).map_err(not_bound)?;
         world.engine.start(container).await?;
-        world.slots.bind_again(sandbox.session).await.map_err(|error| StartFailure::NotBound(error.to_string()))?;
+        world.slots.bind_again(sandbox.session).await.map_err(not_bound)?;
         become_ready(world, profile, container).await
     };
     let outcome = until(cancelled, started).await.unwrap_or(Err(StartFailure::Deleted));

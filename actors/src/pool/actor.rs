@@ -6,18 +6,19 @@ use std::time::Duration;
 use chrono::TimeDelta;
 use ractor::{Actor, ActorProcessingErr, ActorRef, RpcReplyPort};
 use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
 
 use super::shelf::{Hinted, Shelf};
 use super::start::{NotStarted, start};
 use super::{Status, Tally};
 use crate::chat::World;
 use crate::clock::Timestamp;
-use crate::container::spec_hash;
+use crate::container::{places, spec_hash};
 use crate::engine::{ContainerState, Observed};
 use crate::ids::{ChatId, ContainerId, SlotId};
 use crate::labels::{SessionLabels, SlotLabels};
 use crate::profile::Profile;
-use crate::slot::Slot;
+use crate::slot::{LateBinding, Slot};
 
 /// How often a pool looks at what it has.
 const TICK: Duration = Duration::from_millis(250);
@@ -68,6 +69,8 @@ pub enum Message {
         hinted: RpcReplyPort<Result<Hinted, String>>,
     },
     Status(RpcReplyPort<Status>),
+    /// Starts no more; answers once nothing is on its way.
+    Settle(RpcReplyPort<()>),
     Tick,
 }
 
@@ -87,7 +90,7 @@ pub struct State {
     world: Arc<World>,
     profile: Arc<Profile>,
     shelf: Shelf,
-    unavailable: Option<String>,
+    late_binding: Result<LateBinding, String>,
     /// It is known which slots there are already.
     surveyed: bool,
     /// From then on, a slot of which nothing is known is nobody's.
@@ -96,6 +99,9 @@ pub struct State {
     image_looked_at: Option<Timestamp>,
     last_error: Option<String>,
     tally: Tally,
+    /// Those who wait for the end of what is on its way, after which nothing else is begun.
+    settling: Vec<RpcReplyPort<()>>,
+    closed: CancellationToken,
     /// Ended with the actor.
     tasks: JoinSet<()>,
 }
@@ -111,7 +117,7 @@ impl Actor for Pool {
         myself.send_after(TICK, || Message::Tick);
         Ok(State {
             shelf: Shelf::new(profile.pool),
-            unavailable: unavailable(&world, &profile),
+            late_binding: late_binding(&world, &profile),
             surveyed: false,
             strays_from: if is_successor { now + CLAIM_GRACE } else { now },
             world,
@@ -120,6 +126,8 @@ impl Actor for Pool {
             image_looked_at: None,
             last_error: None,
             tally: Tally::default(),
+            settling: Vec::new(),
+            closed: CancellationToken::new(),
             tasks: JoinSet::new(),
         })
     }
@@ -147,6 +155,10 @@ impl Actor for Pool {
                 state.keep(&myself);
             }
             Message::Status(status) => drop(status.send(state.status())),
+            Message::Settle(reply) => {
+                state.closed.cancel();
+                state.settling.push(reply);
+            }
             Message::Tick => {
                 state.keep(&myself);
                 // Armed after the pass: ticks never queue up.
@@ -154,20 +166,23 @@ impl Actor for Pool {
             }
         }
         while state.tasks.try_join_next().is_some() {}
+        if state.shelf.counts().coming == 0 {
+            state.settling.drain(..).for_each(|reply| drop(reply.send(())));
+        }
         state.publish();
         Ok(())
     }
 }
 
-/// Why no slot of the profile can become a chat's.
-fn unavailable(world: &World, profile: &Profile) -> Option<String> {
+/// How a slot of the profile becomes a chat's, or why none can.
+fn late_binding(world: &World, profile: &Profile) -> Result<LateBinding, String> {
     if !profile.init {
-        return Some("the profile has init = false, and a slot is bound by its init".to_owned());
+        return Err("the profile has init = false, and a slot is bound by its init".to_owned());
     }
     if let Some(runtime) = &profile.runtime {
-        return Some(format!("nothing can be mounted later into a sandbox of the runtime {runtime}"));
+        return Err(format!("nothing can be mounted later into a sandbox of the runtime {runtime}"));
     }
-    world.slots.late_binding().err()
+    world.slots.late_binding()
 }
 
 impl State {
@@ -249,12 +264,12 @@ impl State {
         }
         let same = labels.spec_hash == spec_hash(&self.profile, &self.world.mounts);
         let running = observed.state == ContainerState::Running;
-        if same && running && self.unavailable.is_none() && self.world.slots.is_free(slot) {
+        if same && running && self.late_binding.is_ok() && self.world.slots.is_free(slot) {
             self.shelf.coming(slot);
             let (world, myself) = (Arc::clone(&self.world), myself.clone());
             self.tasks.spawn(async move {
                 let SlotLabels { image_id, created_at, .. } = labels;
-                let waits = world.slots.wait(slot).await;
+                let waits = world.slots.wait(slot, &places(&world.mounts)).await;
                 let container = observed.id.clone();
                 let found = Slot { id: slot, container: observed.id, address: observed.address, image_id, created_at };
                 let outcome = waits.map(|()| found).map_err(|error| error.to_string());
@@ -270,7 +285,7 @@ impl State {
     }
 
     fn hint(&mut self, chat: Option<ChatId>, ttl: Duration) -> Result<Hinted, String> {
-        if let Some(why) = &self.unavailable {
+        if let Err(why) = &self.late_binding {
             return Err(why.clone());
         }
         let hinted = self.shelf.hint(chat, ttl, self.now());
@@ -292,16 +307,17 @@ impl State {
             self.discard(slot.id, slot.container);
         }
         let quiet = self.last_claim.is_none_or(|claim| now - claim >= QUIET) || self.shelf.is_low();
-        if self.unavailable.is_none() && self.surveyed && quiet && self.shelf.wants(now) {
+        if self.late_binding.is_ok() && self.surveyed && !self.closed.is_cancelled() && quiet && self.shelf.wants(now) {
             let slot = SlotId::random();
             self.shelf.coming(slot);
             let (world, profile, myself) = (Arc::clone(&self.world), Arc::clone(&self.profile), myself.clone());
+            let closed = self.closed.clone();
             self.tasks.spawn(async move {
-                let outcome = start(&world, &profile, slot).await.map_err(|NotStarted(why)| why);
+                let outcome = start(&world, &profile, slot, &closed).await.map_err(|NotStarted(why)| why);
                 let _ = myself.cast(Message::Came { slot, outcome });
             });
         }
-        let is_kept = self.shelf.target() + self.shelf.counts().free > 0 && self.unavailable.is_none();
+        let is_kept = self.shelf.target() + self.shelf.counts().free > 0 && self.late_binding.is_ok();
         if is_kept && self.image_looked_at.is_none_or(|looked| now - looked >= IMAGE_LOOK) {
             self.image_looked_at = Some(now);
             let (world, profile, myself) = (Arc::clone(&self.world), Arc::clone(&self.profile), myself.clone());
@@ -326,7 +342,7 @@ impl State {
             slots: self.shelf.counts(),
             hints: self.shelf.hints(),
             image_id: self.shelf.image().map(str::to_owned),
-            unavailable: self.unavailable.clone(),
+            late_binding: self.late_binding.clone(),
             last_error: self.last_error.clone(),
             retry_at: self.shelf.not_before(),
             tally: self.tally,

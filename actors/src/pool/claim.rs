@@ -90,7 +90,7 @@ async fn bind(
     let furnish = async {
         let directory = world.directories.prepare(request.chat, request.profile.user).await.map_err(not_bound)?;
         let binding = compose_binding(&world.instance, &world.mounts, request, directory, session, created_at);
-        world.slots.bind(session, &binding).await?;
+        world.slots.bind(slot.id, session, &binding).await?;
         Ok(binding)
     };
     // All of them to their end: what is given up must not be changed any more.

@@ -1,8 +1,10 @@
 //! How a slot comes into being: behind everybody who waits for the engine.
 
+use tokio_util::sync::CancellationToken;
+
 use crate::chat::World;
 use crate::chat::readiness::has_ended;
-use crate::container::{compose_slot, spec_hash};
+use crate::container::{compose_slot, places, spec_hash};
 use crate::engine::EngineError;
 use crate::ids::SlotId;
 use crate::labels::SlotLabels;
@@ -14,9 +16,16 @@ use crate::slot::Slot;
 #[error("{0}")]
 pub(super) struct NotStarted(pub(super) String);
 
-/// Starts a slot. What is left of one that fails is removed before this answers.
-pub(super) async fn start(world: &World, profile: &Profile, id: SlotId) -> Result<Slot, NotStarted> {
-    let turn = world.turns.take_in_a_quiet_moment().await;
+/// Starts a slot, unless the pool is closed before it is its turn. What is left of one that fails is removed before this
+/// answers.
+pub(super) async fn start(
+    world: &World,
+    profile: &Profile,
+    id: SlotId,
+    closed: &CancellationToken,
+) -> Result<Slot, NotStarted> {
+    let turn = closed.run_until_cancelled(world.turns.take_in_a_quiet_moment()).await;
+    let turn = turn.ok_or_else(|| NotStarted("the service ends".into()))?;
     let image = world.engine.image_id(&profile.image).await.map_err(failed)?;
     let image_id = image.ok_or_else(|| failed(EngineError::ImageNotFound { image: profile.image.clone() }))?;
     let created_at = world.clock.now();
@@ -28,7 +37,7 @@ pub(super) async fn start(world: &World, profile: &Profile, id: SlotId) -> Resul
         image_id: image_id.clone(),
         created_at,
     };
-    let places = [world.mounts.chat.clone(), world.mounts.volume.clone()];
+    let places = places(&world.mounts);
     let furnishing = world.slots.furnish(id, &places).await.map_err(failed)?;
     let spec = compose_slot(&world.mounts, profile, &labels).furnished(furnishing);
     let container = match world.engine.create(spec).outcome(std::future::pending()).await {
@@ -49,7 +58,7 @@ pub(super) async fn start(world: &World, profile: &Profile, id: SlotId) -> Resul
         if seen.address.is_none() && profile.network != Network::Blocked {
             return Err(NotStarted("it has no address".into()));
         }
-        world.slots.wait(id).await.map_err(failed)?;
+        world.slots.wait(id, &places).await.map_err(failed)?;
         Ok(seen.address)
     };
     match started.await {

@@ -141,6 +141,13 @@ pub enum Message {
     },
     /// Takes no more calls; answers with the actors that may still be at work.
     Close {
-        chats: RpcReplyPort<Vec<ActorRef<chat::Message>>>,
+        at_work: RpcReplyPort<AtWork>,
     },
+}
+
+/// Actors that may have something under way.
+#[derive(Debug, Default)]
+pub struct AtWork {
+    pub chats: Vec<ActorRef<chat::Message>>,
+    pub pools: Vec<ActorRef<pool::actor::Message>>,
 }

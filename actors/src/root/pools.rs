@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ractor::{ActorCell, ActorId, RpcReplyPort};
+use ractor::{ActorCell, ActorId, ActorRef, RpcReplyPort};
 
 use super::kept::Kept;
 use crate::chat::World;
@@ -76,7 +76,7 @@ impl Pools {
 
     /// In the background, as pools answer in their own time.
     pub(super) fn describe(&self, statuses: RpcReplyPort<Vec<Status>>) {
-        let pools: Vec<_> = self.kept.values().filter_map(Kept::actor).collect();
+        let pools = self.actors();
         tokio::spawn(async move {
             let described = pools.iter().map(|pool| ask_within(pool, STATUS_LIMIT, Message::Status));
             let described = futures_util::future::join_all(described).await.into_iter().flatten().collect();
@@ -84,8 +84,8 @@ impl Pools {
         });
     }
 
-    pub(super) fn stop(&self) {
-        self.kept.values().for_each(Kept::stop);
+    pub(super) fn actors(&self) -> Vec<ActorRef<Message>> {
+        self.kept.values().filter_map(Kept::actor).collect()
     }
 
     pub(super) fn ended(&mut self, actor: ActorId) -> Option<(ProfileName, Duration)> {

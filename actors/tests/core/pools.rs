@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use sandboxd_actors::engine::fake::{FakeEngine, Fault};
-use sandboxd_actors::engine::{EngineError, Operation};
+use sandboxd_actors::engine::{ContainerState, EngineError, Operation};
 use sandboxd_actors::ids::ContainerName;
 use sandboxd_actors::outcome::{Launch, Outcome, SandboxError, StartFailure};
 use sandboxd_actors::pool::Status;
@@ -152,4 +152,22 @@ async fn an_engine_that_starts_nothing_is_asked_less_and_less_often() {
     service.engine.heal();
     let healed = until(&service, |pool| pool.slots.free == 1).await;
     assert_eq!((healed.last_error, healed.retry_at), (None, None));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_service_that_ends_waits_for_the_slot_on_its_way_and_begins_no_other() {
+    let targets = PoolTargets { size: 2, ..PoolTargets::default() };
+    let service = Service::pooled(FakeEngine::new(), targets).await;
+    let start = service.engine.hold_next(Operation::Start);
+    service.adopt().await.expect("an engine without faults can be listed");
+    until(&service, |pool| pool.slots.coming == 1).await;
+    service.engine.reached(Operation::Start, 1).await;
+    let sandboxes = service.sandboxes.clone();
+    let end = tokio::spawn(async move { sandboxes.shut_down(Duration::from_secs(60)).await });
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert!(!end.is_finished(), "the slot is not there yet");
+    start.open();
+    end.await.expect("no panic");
+    let states: Vec<_> = service.engine.containers().into_iter().map(|container| container.state).collect();
+    assert_eq!(states, [ContainerState::Running]);
 }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use bollard::models::{
     ContainerCreateBody, HostConfig, HostConfigLogConfig, ImageInspect, Mount as DockerMount, MountBindOptions,
-    MountType,
+    MountBindOptionsPropagationEnum, MountType,
 };
 use sandboxd_actors::container::{ContainerSpec, Mount};
 use sandboxd_actors::profile::Network;
@@ -89,7 +89,11 @@ fn mount(mount: &Mount) -> DockerMount {
         target: Some(mount.target.clone()),
         read_only: Some(mount.read_only),
         // Engines before 25 make the source read-only, but not what is mounted below it: that is left out instead.
-        bind_options: mount.read_only.then(|| MountBindOptions { non_recursive: Some(true), ..Default::default() }),
+        bind_options: Some(MountBindOptions {
+            non_recursive: mount.read_only.then_some(true),
+            propagation: mount.propagated.then_some(MountBindOptionsPropagationEnum::RSLAVE),
+            ..Default::default()
+        }),
         ..Default::default()
     }
 }

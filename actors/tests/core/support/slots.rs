@@ -8,7 +8,7 @@ use sandboxd_actors::container::Binding;
 use sandboxd_actors::directories::DirectoryError;
 use sandboxd_actors::ids::{SessionId, SlotId};
 use sandboxd_actors::interior::Furnishing;
-use sandboxd_actors::slot::{NotBound, Slot, Slots};
+use sandboxd_actors::slot::{LateBinding, NotBound, Slot, Slots};
 use tokio::sync::Semaphore;
 
 #[derive(Clone)]
@@ -59,8 +59,8 @@ impl TestSlots {
 
 #[async_trait]
 impl Slots for TestSlots {
-    fn late_binding(&self) -> Result<(), String> {
-        Ok(())
+    fn late_binding(&self) -> Result<LateBinding, String> {
+        Ok(LateBinding::Injected)
     }
 
     async fn furnish(&self, slot: SlotId, _: &[String]) -> Result<Furnishing, DirectoryError> {
@@ -68,7 +68,7 @@ impl Slots for TestSlots {
         Ok(Furnishing { entry_point: "/init".into(), mounts: Vec::new(), environment: Vec::new() })
     }
 
-    async fn wait(&self, _: SlotId) -> Result<(), NotBound> {
+    async fn wait(&self, _: SlotId, _: &[String]) -> Result<(), NotBound> {
         Ok(())
     }
 
@@ -83,7 +83,7 @@ impl Slots for TestSlots {
         Ok(())
     }
 
-    async fn bind(&self, session: SessionId, binding: &Binding) -> Result<(), NotBound> {
+    async fn bind(&self, _: SlotId, session: SessionId, binding: &Binding) -> Result<(), NotBound> {
         drop(self.turns.acquire().await);
         let mut inner = self.inner();
         if inner.unbindable > 0 {
@@ -98,6 +98,10 @@ impl Slots for TestSlots {
         let mut inner = self.inner();
         assert_eq!(inner.taken.get(&session), Some(&slot.id));
         inner.remembered.insert(slot.id);
+        Ok(())
+    }
+
+    fn open_again(&self, _: SessionId) -> Result<(), NotBound> {
         Ok(())
     }
 

@@ -15,9 +15,10 @@ use rustix::process::{Pid, PidfdFlags, getpid, pidfd_open};
 use rustix::thread::{ThreadNameSpaceType, UnshareFlags, move_into_thread_name_spaces};
 use sandboxd_actors::container::Mount;
 
-/// What it takes to mount, to enter the root of another process, and to look at one that lets nobody look at it. The
-/// numbers are their bits in `/proc/self/status`.
-const CAPABILITIES: [(u32, &str); 3] = [(21, "CAP_SYS_ADMIN"), (18, "CAP_SYS_CHROOT"), (19, "CAP_SYS_PTRACE")];
+use super::capabilities::{self, Capability};
+
+/// What it takes to mount, to enter the root of another process, and to look at one that lets nobody look at it.
+const NEEDED: [Capability; 3] = [capabilities::SYS_ADMIN, capabilities::SYS_CHROOT, capabilities::SYS_PTRACE];
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum MountError {
@@ -35,13 +36,8 @@ pub(super) enum MountError {
 
 /// Why nothing can be mounted into containers, if nothing can.
 pub(super) fn is_possible() -> Result<(), String> {
-    let status = fs::read_to_string("/proc/self/status").map_err(|error| format!("/proc/self/status: {error}"))?;
-    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
-    let effective = effective.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok()).unwrap_or_default();
-    for (capability, name) in CAPABILITIES {
-        if effective & (1 << capability) == 0 {
-            return Err(format!("to mount directories into a running sandbox, the service needs {name}"));
-        }
+    if let Some(name) = capabilities::missing(&NEEDED) {
+        return Err(format!("to mount directories into a running sandbox, the service needs {name}"));
     }
     match open_tree(CWD, "/", OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC) {
         Ok(_) => Ok(()),
@@ -49,15 +45,18 @@ pub(super) fn is_possible() -> Result<(), String> {
     }
 }
 
+/// The process in whose namespace is mounted, if that can be done at all.
+pub(super) fn reach(process: Pid) -> Result<OwnedFd, MountError> {
+    let inside = pidfd_open(process, PidfdFlags::empty()).map_err(|error| MountError::Process(error.into()))?;
+    let theirs = namespace(process, "user").map_err(MountError::Process)?;
+    let ours = namespace(getpid(), "user").map_err(MountError::Host)?;
+    if theirs == ours { Ok(inside) } else { Err(MountError::OtherUsers) }
+}
+
 /// Mounts each, with all that is mounted below it, at its target in the namespace of the process. Takes a fraction of a
 /// millisecond, and blocks for it.
 pub(super) fn mount_into(process: Pid, mounts: &[Mount]) -> Result<(), MountError> {
-    let inside = pidfd_open(process, PidfdFlags::empty()).map_err(|error| MountError::Process(error.into()))?;
-    if namespace(process, "user").map_err(MountError::Process)?
-        != namespace(getpid(), "user").map_err(MountError::Host)?
-    {
-        return Err(MountError::OtherUsers);
-    }
+    let inside = reach(process)?;
     std::thread::scope(|scope| {
         let work = || copy_and_attach(&inside, mounts);
         let thread = std::thread::Builder::new().name("mount".to_owned()).spawn_scoped(scope, work);
