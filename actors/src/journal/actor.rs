@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use ractor::{Actor, ActorProcessingErr, ActorRef};
-use tokio::sync::{OwnedSemaphorePermit, broadcast, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, broadcast, oneshot, watch};
 use tokio_util::sync::DropGuard;
 
 use super::batch::assemble;
@@ -52,6 +52,7 @@ pub(super) struct Arguments {
     pub(super) events: broadcast::Sender<Arc<LifecycleEvent>>,
     pub(super) ended: DropGuard,
     pub(super) fresh: Arc<AtomicBool>,
+    pub(super) failure: watch::Sender<Option<JournalError>>,
     /// The actor keeps the journal to itself and needs no thread.
     pub(super) in_place: bool,
 }
@@ -73,8 +74,8 @@ pub(super) struct State {
     busy: bool,
     /// Commits and reads take turns, so that neither holds the other up for longer than one.
     read_is_next: bool,
-    /// Whether the last commit failed: the log tells the first failure and the first success after it.
-    failing: bool,
+    /// Why the last commit failed, if it did. The log tells the first failure and the first success after it.
+    failure: watch::Sender<Option<JournalError>>,
     /// The disk was full a moment ago, and the queue holds only what nobody waits for: no commit until somebody does,
     /// or the timer has run out.
     holding: bool,
@@ -87,7 +88,7 @@ impl Actor for JournalActor {
     type Arguments = Arguments;
 
     async fn pre_start(&self, myself: ActorRef<Message>, arguments: Arguments) -> Result<State, ActorProcessingErr> {
-        let Arguments { journal, last_event, events, ended, fresh, in_place } = arguments;
+        let Arguments { journal, last_event, events, ended, fresh, failure, in_place } = arguments;
         let owner = match in_place {
             #[cfg(feature = "fake-engine")]
             true => Owner::Actor { journal, actor: myself, _ended: ended },
@@ -103,7 +104,7 @@ impl Actor for JournalActor {
             committing: Vec::new(),
             busy: false,
             read_is_next: false,
-            failing: false,
+            failure,
             holding: false,
             timer_runs: false,
         })
@@ -186,7 +187,7 @@ impl State {
 
     fn committed(&mut self, entries: Vec<Entry>, took: Duration) {
         self.measure(took);
-        if std::mem::take(&mut self.failing) {
+        if self.failure.send_replace(None).is_some() {
             tracing::info!("the journal is written again");
         }
         for entry in entries {
@@ -206,7 +207,7 @@ impl State {
     fn failed(&mut self, myself: &ActorRef<Message>, error: JournalError, took: Duration) {
         self.measure(took);
         metrics::counter!("sandboxd_journal_failures_total", "error" => error.kind()).increment(1);
-        if !std::mem::replace(&mut self.failing, true) {
+        if self.failure.send_replace(Some(error.clone())).is_none() {
             tracing::error!(error.type = error.kind(), %error, "the journal cannot be written");
         }
         let mut failed: VecDeque<Write> = self.committing.drain(..).collect();

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use ractor::{Actor, ActorCell, ActorRef};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::actor::{Arguments, JournalActor, Message, Write};
@@ -34,6 +34,7 @@ pub struct JournalHandle {
     limit: Duration,
     /// Cleared once the journal is known to hold every promise.
     fresh: Arc<AtomicBool>,
+    failure: watch::Receiver<Option<JournalError>>,
 }
 
 impl JournalHandle {
@@ -70,12 +71,14 @@ impl JournalHandle {
         let fresh = Arc::new(AtomicBool::new(contents.fresh));
         let (events, _) = broadcast::channel(WATCHER_BACKLOG);
         let ended = CancellationToken::new();
+        let (failing, failure) = watch::channel(None);
         let arguments = Arguments {
             journal: Box::new(journal),
             last_event: contents.last_event,
             events: events.clone(),
             ended: ended.clone().drop_guard(),
             fresh: Arc::clone(&fresh),
+            failure: failing,
             in_place,
         };
         let spawned = match supervisor {
@@ -83,7 +86,10 @@ impl JournalHandle {
             None => Actor::spawn(None, JournalActor, arguments).await,
         };
         let (actor, _) = spawned.map_err(|error| defect(error.to_string()))?;
-        Ok((Self { actor, room: Arc::new(Semaphore::new(QUEUE_LIMIT)), events, ended, limit, fresh }, contents))
+        Ok((
+            Self { actor, room: Arc::new(Semaphore::new(QUEUE_LIMIT)), events, ended, limit, fresh, failure },
+            contents,
+        ))
     }
 
     /// Writes all of it or nothing; `Ok` means that it is on disk.
@@ -132,6 +138,11 @@ impl JournalHandle {
     /// Whether a container without a record may have been promised by a journal that is lost.
     pub fn is_fresh(&self) -> bool {
         self.fresh.load(Ordering::Acquire)
+    }
+
+    /// Why the last commit failed, if it did and none has succeeded since.
+    pub fn failure(&self) -> Option<JournalError> {
+        self.failure.borrow().clone()
     }
 
     fn read(&self, question: Question) -> Result<(), JournalError> {

@@ -139,9 +139,11 @@ async fn a_full_disk_is_told_to_whoever_waits_and_costs_no_event() {
     assert!(matches!(told, Err(JournalError::Full { .. })), "{told:?}");
     journal.write_later(vec![event(3)]);
     assert!(matches!(journal.flush().await, Err(JournalError::Full { .. })));
+    assert!(matches!(journal.failure(), Some(JournalError::Full { .. })));
 
     memory.heal();
     assert_eq!(journal.flush().await, Ok(()));
+    assert_eq!(journal.failure(), None);
     let kept: Vec<_> = memory.recorded().iter().map(|event| event.change.chat).collect();
     assert_eq!(kept, [chat(1), chat(3)]);
     assert!(memory.sandboxes().is_empty());
