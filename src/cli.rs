@@ -1,6 +1,7 @@
 //! sandboxctl: the service from a shell.
 
 mod arguments;
+mod doctor;
 mod failure;
 mod following;
 mod images;
@@ -66,6 +67,10 @@ pub async fn run(arguments: Arguments) -> ExitCode {
 }
 
 async fn execute(arguments: &Arguments) -> Result<(Exit, String), Trouble> {
+    if let Command::Doctor = &arguments.command {
+        // Of use also where nobody can be connected to.
+        return doctor::examine(arguments).await;
+    }
     let service = Service { client: Client::connect(&arguments.socket).await?, json: arguments.json };
     match &arguments.command {
         Command::Health => {
@@ -78,6 +83,7 @@ async fn execute(arguments: &Arguments) -> Result<(Exit, String), Trouble> {
             let info = service.call("system.info", json!({})).await?;
             Ok((Exit::Done, service.show(&info, tables::fields)?))
         }
+        Command::Doctor => doctor::examine(arguments).await,
         Command::Create(create) => {
             let created = service.call("sandbox.create", create.params()).await?;
             Ok((Exit::Done, service.show(&created, tables::sandbox)?))

@@ -106,9 +106,9 @@ impl CrashPoints {
 
     /// The same outside, with a boundary around each call.
     pub fn around_outside<J: Journal>(self: &Arc<Self>, outside: Outside<J>) -> Outside<impl Journal + use<J>> {
-        let Outside { engine, inside, images, engine_sockets, journal, listener } = outside;
+        let Outside { engine, inside, images, condition, engine_sockets, journal, listener } = outside;
         let (engine, journal) = (ports::engine(self, engine), ports::journal(self, journal));
-        Outside { engine, inside, images, engine_sockets, journal, listener }
+        Outside { engine, inside, images, condition, engine_sockets, journal, listener }
     }
 
     /// The same world, with a boundary around what is not of the outside.

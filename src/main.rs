@@ -86,8 +86,8 @@ async fn serve(config: &Config, rebuild_journal: bool) -> Result<(), Failure> {
     let (engine, private) = find_engine(config).await?;
     let engine_sockets = engine.sockets();
     let engine = Arc::new(engine);
-    let (inside, images) = (engine.clone(), engine.clone());
-    let outside = Outside { engine, inside, images, engine_sockets, journal, listener };
+    let (inside, images, condition) = (engine.clone(), engine.clone(), engine.clone());
+    let outside = Outside { engine, inside, images, condition, engine_sockets, journal, listener };
     let service = Service::start(config, outside).await?;
     tracing::info!(socket = %config.socket.path.display(), instance = config.instance.name, "serving");
     let outcome = service.run(stop).await;

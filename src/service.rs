@@ -37,7 +37,9 @@ use crate::chat_directories::DirectoriesOnDisk;
 use crate::config::{Config, Principal};
 #[cfg(debug_assertions)]
 use crate::crash_points::CrashPoints;
+use crate::doctor::{Doctor, Settings};
 use crate::engine::claimed::ClaimedLabels;
+use crate::engine::condition::EngineCondition;
 use crate::engine::inside::EngineInside;
 use crate::host_paths::VolumePolicy;
 use crate::instance_lock::{InstanceLock, InstanceLockError};
@@ -113,6 +115,8 @@ pub struct Outside<J> {
     pub inside: Arc<dyn EngineInside>,
     /// The same one, for its images.
     pub images: Arc<dyn Images>,
+    /// The same one, for how it was set up.
+    pub condition: Arc<dyn EngineCondition>,
     /// Never handed to a sandbox.
     pub engine_sockets: Vec<PathBuf>,
     pub journal: J,
@@ -152,10 +156,10 @@ impl Service {
         let world = world(config, &instance, outside.engine, journal, rules, Arc::clone(&interiors))?;
         #[cfg(debug_assertions)]
         let world = crash_points.around_world(world);
-        let engine = world.engine.clone();
+        let (engine, slots) = (world.engine.clone(), Arc::clone(&world.slots));
 
         let rhythm = Rhythm { reap: config.reaper.tick, reconcile: config.reconciler.interval };
-        let workshop = workshop(config, &instance, outside.images).map_err(setting("state.dir"))?;
+        let workshop = workshop(config, &instance, Arc::clone(&outside.images)).map_err(setting("state.dir"))?;
         let (sandboxes, root_ended) = Sandboxes::start_with(world, contents, rhythm, Some(Arc::new(workshop))).await?;
         let (background, reconciled) = (CancellationToken::new(), CancellationToken::new());
         let mut groundwork = Groundwork {
@@ -182,12 +186,25 @@ impl Service {
             tokio::spawn(background.clone().run_until_cancelled_owned(watch));
         }
 
+        let doctor = Doctor {
+            instance: instance.clone(),
+            engine: engine.clone(),
+            condition: outside.condition,
+            images: outside.images,
+            sandboxes: sandboxes.clone(),
+            slots,
+            networks: networks(config, &instance, &profiles),
+            profiles: Arc::clone(&profiles),
+            settings: Settings::of(config),
+            settled: reconciled.clone(),
+        };
         let handler = Handler {
             instance,
             sandboxes: sandboxes.clone(),
             interiors,
             stand_ins: StandIns::new(outside.inside, config.state.dir.clone()),
             engine,
+            doctor,
             volumes,
             contexts,
             profiles,

@@ -116,6 +116,38 @@ async fn health_is_in_the_exit_code() {
 }
 
 #[tokio::test]
+async fn a_doctor_says_what_is_missing_and_what_to_do_about_it() {
+    let service = Service::start().await;
+    let well = run(&service.socket, &["doctor"]).await;
+    assert!(well.code == Some(0) && well.output.contains("14 checks, 0 problems"), "{}{}", well.output, well.errors);
+    service.engine.lose_image("sandbox:1");
+    let missing = run(&service.socket, &["doctor"]).await;
+    assert_eq!(missing.code, Some(1), "{}", missing.output);
+    for part in ["\u{2713} ok       engine", "\u{2717} problem  images", "-> sandboxctl image pull sandbox:1"] {
+        assert!(missing.output.contains(part), "{part}: {}", missing.output);
+    }
+    assert!(!missing.output.contains('\x1b'), "no colour but on a terminal");
+    let told = run(&service.socket, &["--json", "doctor"]).await;
+    let told: Value = serde_json::from_str(&told.output).expect("one JSON object");
+    assert_eq!((&told["checks"][0]["name"], &told["checks"][0]["advice"]), (&"engine".into(), &Value::Null));
+}
+
+#[tokio::test]
+async fn a_doctor_is_of_use_without_a_service() {
+    let nowhere = run(Path::new("/nonexistent/socket"), &["doctor"]).await;
+    assert_eq!(nowhere.code, Some(1));
+    assert!(nowhere.output.contains("there is no socket /nonexistent/socket"), "{}", nowhere.output);
+    let directory = tempfile::tempdir().expect("a directory");
+    let socket = directory.path().join("left.sock");
+    drop(std::os::unix::net::UnixListener::bind(&socket).expect("bound"));
+    let left = run(&socket, &["--json", "doctor"]).await;
+    let told: Value = serde_json::from_str(&left.output).expect("one JSON object");
+    let check = &told["checks"][0];
+    assert_eq!((left.code, &check["name"], &check["status"]), (Some(1), &"service".into(), &"problem".into()));
+    assert!(check["message"].as_str().is_some_and(|message| message.starts_with("nobody listens at")), "{check}");
+}
+
+#[tokio::test]
 async fn a_sandbox_is_renewed_touched_leased_and_released() {
     let service = Service::start().await;
     let chat = chat();

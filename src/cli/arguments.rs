@@ -14,7 +14,8 @@ use super::inside::Inside;
 const EXIT_CODES: &str = "\
 Exit codes:
   0  done
-  1  the service refused or failed the request, or (health) is degraded
+  1  the service refused or failed the request, (health) is degraded,
+     or (doctor) has a problem
   2  wrong usage
   3  cannot connect to the service
   4  the chat has no sandbox
@@ -47,6 +48,8 @@ pub(super) enum Command {
     Health,
     /// Show the service's version, engine, profiles and limits
     Info,
+    /// Say whether this host is fit, what is missing, and what to do about it
+    Doctor,
     /// Give a chat its sandbox: the one it has, or a new one
     Create(Create),
     /// Show the sandbox of a chat

@@ -2,14 +2,15 @@
 //!
 //! Each file is one subject: where the engine is ([`locate`]), what a container is made of ([`create`]), how one is
 //! read back ([`observe`]), its network ([`network`]), its output ([`logs`]), what is kept of it ([`snapshot`]), what the
-//! engine tells by itself ([`events`]), work inside one ([`inside`]), its images ([`images`]), and what its errors mean
-//! ([`errors`]).
+//! engine tells by itself ([`events`]), work inside one ([`inside`]), its images ([`images`]), how it was set up
+//! ([`condition`]), and what its errors mean ([`errors`]).
 //!
 //! An engine that does not answer yet is no reason not to start: it is looked for at the first call, and again at each
 //! call until it is found. Once found it is never exchanged for another one. "Auto" could otherwise wander to a second
 //! engine while the first restarts, and take every sandbox for gone.
 
 mod archive;
+mod condition;
 mod create;
 mod errors;
 mod events;

@@ -20,6 +20,7 @@ use super::images::ImageAnswer;
 use super::inside::answer::InsideAnswer;
 use super::pools::{HintAnswer, PoolsAnswer};
 use super::text::Shown;
+use crate::doctor::check::Checks;
 use report::ReportFields;
 use sandbox::SandboxFields;
 pub use snapshot::SnapshotPage;
@@ -56,6 +57,7 @@ pub enum Answer {
     },
     Health(Health),
     Info(Info),
+    Examined(Checks),
     Reconciled(Report),
     Hinted(HintAnswer),
     Pools(PoolsAnswer),
@@ -88,6 +90,7 @@ impl Serialize for Answer {
             Answer::Watched { last_sequence } => WatchedFields { last_sequence: *last_sequence }.serialize(serializer),
             Answer::Health(health) => health.serialize(serializer),
             Answer::Info(info) => info.serialize(serializer),
+            Answer::Examined(checks) => checks.serialize(serializer),
             Answer::Reconciled(report) => ReportFields::of(report).serialize(serializer),
             Answer::Hinted(answer) => answer.serialize(serializer),
             Answer::Pools(answer) => answer.serialize(serializer),

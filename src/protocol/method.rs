@@ -43,11 +43,12 @@ pub enum Method {
     EventsWatch,
     SystemHealth,
     SystemInfo,
+    SystemDoctor,
     SystemReconcile,
 }
 
 impl Method {
-    pub const ALL: [Method; 42] = [
+    pub const ALL: [Method; 43] = [
         Method::SandboxCreate,
         Method::SandboxGet,
         Method::SandboxList,
@@ -89,6 +90,7 @@ impl Method {
         Method::EventsWatch,
         Method::SystemHealth,
         Method::SystemInfo,
+        Method::SystemDoctor,
         Method::SystemReconcile,
     ];
 
@@ -139,6 +141,7 @@ impl Method {
             Method::EventsWatch => "events.watch",
             Method::SystemHealth => "system.health",
             Method::SystemInfo => "system.info",
+            Method::SystemDoctor => "system.doctor",
             Method::SystemReconcile => "system.reconcile",
         }
     }
@@ -187,7 +190,8 @@ impl Method {
             | Method::ImageList
             | Method::EventsWatch
             | Method::SystemHealth
-            | Method::SystemInfo => true,
+            | Method::SystemInfo
+            | Method::SystemDoctor => true,
         }
     }
 }

@@ -59,6 +59,7 @@ pub enum Call {
     Watch(Watch),
     Health,
     Info,
+    Doctor,
     Reconcile {
         dry_run: bool,
     },
@@ -124,6 +125,7 @@ impl Call {
             Method::SandboxList => fields::<ListFields<'_>>(params)?.checked(),
             Method::SystemHealth => fields::<NoFields>(params).map(|NoFields {}| Call::Health),
             Method::SystemInfo => fields::<NoFields>(params).map(|NoFields {}| Call::Info),
+            Method::SystemDoctor => fields::<NoFields>(params).map(|NoFields {}| Call::Doctor),
             Method::SandboxRenew => fields::<RenewFields<'_>>(params)?.checked(),
             Method::SandboxTouch => fields::<ChatFields<'_>>(params)?.checked().map(Call::Touch),
             Method::SandboxPause => fields::<ChatFields<'_>>(params)?.checked().map(Call::Pause),
@@ -157,7 +159,7 @@ impl Call {
             Call::Snapshots(snapshots) => snapshots.chat,
             Call::Hint(hint) => hint.chat,
             Call::List { .. } | Call::DeleteSnapshot(_) | Call::Pools | Call::Image(_) => None,
-            Call::Health | Call::Info | Call::Reconcile { .. } => None,
+            Call::Health | Call::Info | Call::Doctor | Call::Reconcile { .. } => None,
         }
     }
 }

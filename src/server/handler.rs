@@ -19,6 +19,7 @@ use super::inside::{Desk, Steering, Syncs};
 use super::leases::Leases;
 use super::outbox::Ticket;
 use super::snapshots::not_restored;
+use crate::doctor::Doctor;
 use crate::host_paths::VolumePolicy;
 use crate::interiors::{InteriorsOnDisk, StandIns};
 use crate::languages::Languages;
@@ -40,6 +41,7 @@ pub struct Handler {
     /// For sandboxes without an init.
     pub stand_ins: StandIns,
     pub engine: Bounded,
+    pub doctor: Doctor,
     pub volumes: VolumePolicy,
     /// Where the context of a build may be.
     pub contexts: VolumePolicy,
@@ -110,6 +112,7 @@ impl Handler {
                 Ok(Answer::Health(Health::of(engine, sandboxes)))
             }
             Call::Info => Ok(Answer::Info(self.info(limits).await)),
+            Call::Doctor => Ok(Answer::Examined(self.doctor.examine().await)),
             Call::Reconcile { dry_run } => {
                 Ok(Answer::Reconciled(self.sandboxes.reconcile(Trigger::Request, dry_run).await?))
             }

@@ -26,6 +26,7 @@ mod admission;
 mod commands;
 mod container;
 mod deletion;
+mod doctor;
 mod engine_trouble;
 mod fallback;
 mod images;

@@ -13,6 +13,8 @@ use async_trait::async_trait;
 use futures_util::FutureExt;
 use sandboxd::chat_directories::DirectoriesOnDisk;
 use sandboxd::config::Config;
+use sandboxd::doctor::{Doctor, Settings};
+use sandboxd::engine::condition::{Condition, Enforced, EngineCondition, Isolated};
 use sandboxd::engine::inside::Closed;
 use sandboxd::host_paths::VolumePolicy;
 use sandboxd::interiors::{InteriorsOnDisk, StandIns};
@@ -33,6 +35,7 @@ use sandboxd_actors::container::MountPoints;
 use sandboxd_actors::directories::DirectoryError;
 use sandboxd_actors::engine::bounded::{Bounded, EngineLimits};
 use sandboxd_actors::engine::fake::FakeEngine;
+use sandboxd_actors::engine::{EngineError, NetworkSpec};
 use sandboxd_actors::environment::Environment;
 use sandboxd_actors::host_path::HostPath;
 use sandboxd_actors::ids::SessionId;
@@ -106,12 +109,25 @@ impl Service {
         let workshop = Some(Arc::new(workshop(&images)));
         let (sandboxes, _) = Sandboxes::start_with(world, contents, rhythm, workshop).await.expect("started");
         sandboxes.reconcile(Trigger::Start, false).await.expect("listed");
+        let doctor = Doctor {
+            instance: instance.clone(),
+            engine: bounded.clone(),
+            condition: Arc::new(Fit),
+            images: Arc::new(images),
+            sandboxes: sandboxes.clone(),
+            slots: Arc::new(sandboxd_actors::slot::NoSlots),
+            profiles: Arc::clone(&profiles),
+            networks: vec![NetworkSpec { name: "sandboxd".into(), isolated: true, labels: BTreeMap::new() }],
+            settings: settings(&place, &limits),
+            settled: settled(),
+        };
         let handler = Handler {
             instance,
             sandboxes: sandboxes.clone(),
             interiors,
             stand_ins: StandIns::new(Arc::new(Closed), place.join("state")),
             engine: bounded,
+            doctor,
             volumes: VolumePolicy::new([place.join("volumes")], []).expect("a root"),
             contexts: VolumePolicy::new([place.join("volumes")], []).expect("a root"),
             profiles,
@@ -239,6 +255,38 @@ impl Interiors for LocalInits {
         self.running.lock().expect("no panic").remove(&session);
         self.interiors.clear(session);
     }
+}
+
+/// An engine that was set up as it should be.
+struct Fit;
+
+#[async_trait]
+impl EngineCondition for Fit {
+    async fn condition(&self) -> Result<Condition, EngineError> {
+        Ok(Condition { limits: Enforced { memory: true, cpus: true, pids: true }, live_restore: true })
+    }
+
+    async fn networks(&self, _: &str) -> Result<Vec<Isolated>, EngineError> {
+        Ok(vec![Isolated(true)])
+    }
+}
+
+fn settings(place: &Path, limits: &Limits) -> Settings {
+    Settings {
+        state_dir: place.join("state"),
+        chats_root: place.join("chats"),
+        volume_roots: vec![place.join("volumes")],
+        max_connections: limits.max_connections,
+        max_sandboxes: Some(100),
+        image_watermark: 85.0,
+        engine_limit: Duration::from_secs(1),
+    }
+}
+
+fn settled() -> CancellationToken {
+    let settled = CancellationToken::new();
+    settled.cancel();
+    settled
 }
 
 /// Beside the built-in ones, the other profile has a shell that reads its code, with a preamble and limits of its own.

@@ -58,7 +58,7 @@ fn request(spec: &NetworkSpec) -> NetworkCreateRequest {
 }
 
 /// The engine's own filter matches parts of names.
-async fn named(docker: &Docker, name: &str) -> Result<Vec<Network>, EngineError> {
+pub(super) async fn named(docker: &Docker, name: &str) -> Result<Vec<Network>, EngineError> {
     let options = ListNetworksOptionsBuilder::default().filters(&HashMap::from([("name", vec![name])])).build();
     let mut networks = docker.list_networks(Some(options)).await.during(Operation::EnsureNetwork)?;
     networks.retain(|network| network.name.as_deref() == Some(name));
@@ -67,11 +67,14 @@ async fn named(docker: &Docker, name: &str) -> Result<Vec<Network>, EngineError>
 
 /// A network that exists is used as it is: it may be the operator's own.
 fn warn_if_open(network: &Network, spec: &NetworkSpec) {
-    let closed =
-        network.options.as_ref().is_some_and(|options| options.get(INTER_CONTAINER).is_some_and(|v| v == "false"));
-    if spec.isolated && !closed {
+    if spec.isolated && !is_closed(network) {
         tracing::warn!(network = spec.name, "the network exists and lets its sandboxes reach each other");
     }
+}
+
+/// Sandboxes on it cannot reach each other.
+pub(super) fn is_closed(network: &Network) -> bool {
+    network.options.as_ref().is_some_and(|options| options.get(INTER_CONTAINER).is_some_and(|v| v == "false"))
 }
 
 /// Two that withdrew at the same time must not come back at the same time. Ids are random.

@@ -1,0 +1,190 @@
+//! `doctor`: what the service says about its host or, where it says nothing, what can be seen of it from here.
+
+use std::fs;
+use std::io::{ErrorKind, IsTerminal};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
+use std::time::Duration;
+
+use rustix::fs::{Access, access};
+use serde_json::json;
+use serde_json::value::RawValue;
+
+use super::failure::Trouble;
+use super::{Arguments, Exit, parsed};
+use crate::client::{Client, ClientError};
+use crate::doctor::check::{Check, Checks, Status};
+
+/// Longer than the service waits for its engine. A socket that systemd holds accepts callers that nobody answers yet.
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// What is said about the service itself, by whoever cannot ask it.
+const SERVICE: &str = "service";
+
+pub(super) async fn examine(arguments: &Arguments) -> Result<(Exit, String), Trouble> {
+    let asked = async {
+        let client = Client::connect(&arguments.socket).await?;
+        client.call::<Box<RawValue>>("system.doctor", json!({})).await
+    };
+    let (checks, as_sent) = match tokio::time::timeout(LIMIT, asked).await {
+        Ok(Ok(answer)) => (parsed::<Checks>(&answer)?, Some(answer)),
+        Ok(Err(ClientError::Connect { source, .. })) => {
+            (of(unreachable(source.kind(), &source.to_string(), &Entry::at(&arguments.socket))), None)
+        }
+        Ok(Err(ClientError::Failed(failure))) if failure.data.kind == "unauthorized" => {
+            let advice =
+                "have your user or a group of yours added to socket.allow_users, allow_groups or read_only_groups";
+            (of(Check::problem(SERVICE, failure.message, advice)), None)
+        }
+        Ok(Err(other)) => return Err(other.into()),
+        Err(_) => {
+            let message =
+                format!("{} accepts callers, and nobody answered within {LIMIT:?}", arguments.socket.display());
+            let advice = "see whether the service starts: systemctl status sandboxd, journalctl -u sandboxd";
+            (of(Check::problem(SERVICE, message, advice)), None)
+        }
+    };
+    let exit = if checks.status() == Status::Problem { Exit::Failed } else { Exit::Done };
+    let shown = match (arguments.json, as_sent) {
+        (true, Some(answer)) => format!("{}\n", answer.get()),
+        (true, None) => format!("{}\n", json!(checks)),
+        (false, _) => table(&checks, std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none()),
+    };
+    Ok((exit, shown))
+}
+
+fn of(check: Check) -> Checks {
+    Checks { checks: vec![check] }
+}
+
+/// A socket as it can be seen without being opened.
+struct Entry {
+    path: String,
+    /// Its group and mode; absent if it cannot be looked at.
+    seen: Option<(String, u32)>,
+    /// The directory on the way to it that keeps everybody out.
+    barred: Option<String>,
+}
+
+impl Entry {
+    fn at(socket: &Path) -> Self {
+        let seen = fs::metadata(socket).ok();
+        let seen = seen.map(|seen| (group(seen.gid()), seen.permissions().mode() & 0o777));
+        let way: Vec<_> = socket.ancestors().skip(1).filter(|part| !part.as_os_str().is_empty()).collect();
+        let barred = way.into_iter().rev().find(|part| access(*part, Access::EXEC_OK).is_err());
+        let barred = barred.map(|part| part.display().to_string());
+        Self { path: socket.display().to_string(), seen, barred }
+    }
+}
+
+fn group(gid: u32) -> String {
+    let groups = fs::read_to_string("/etc/group").unwrap_or_default();
+    let named = groups.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        let name = fields.next()?;
+        (fields.nth(1)?.parse() == Ok(gid)).then(|| name.to_owned())
+    });
+    named.unwrap_or_else(|| gid.to_string())
+}
+
+/// Why nobody can be asked, and what to do about it.
+fn unreachable(kind: ErrorKind, error: &str, entry: &Entry) -> Check {
+    let Entry { path, seen, barred } = entry;
+    match (kind, seen, barred) {
+        (ErrorKind::NotFound, ..) => Check::problem(
+            SERVICE,
+            format!("there is no socket {path}"),
+            "start the service (systemctl start sandboxd), or name its socket by --socket or SANDBOXD_SOCKET",
+        ),
+        (ErrorKind::ConnectionRefused, ..) => Check::problem(
+            SERVICE,
+            format!("nobody listens at {path}: the service has ended and left it behind"),
+            "start the service (systemctl start sandboxd); journalctl -u sandboxd says why it ended",
+        ),
+        (ErrorKind::PermissionDenied, _, Some(directory)) => Check::problem(
+            SERVICE,
+            format!("your user may not enter {directory}, and so not open {path}"),
+            format!("as its owner, allow entering it: chmod o+x {directory}"),
+        ),
+        (ErrorKind::PermissionDenied, Some((group, mode)), _) => Check::problem(
+            SERVICE,
+            format!("your user may not open {path}, which belongs to group {group} and has mode {mode:04o}"),
+            format!("become a member of group {group} (usermod -aG {group} USER, then log in anew), or call as root"),
+        ),
+        _ => Check::problem(SERVICE, format!("{path}: {error}"), "see whether this is the service's socket"),
+    }
+}
+
+const GREEN: &str = "\x1b[32m";
+const YELLOW: &str = "\x1b[33m";
+const RED: &str = "\x1b[31m";
+const PLAIN: &str = "\x1b[0m";
+
+/// One line for each, with the advice below it.
+fn table(Checks { checks }: &Checks, coloured: bool) -> String {
+    let width = checks.iter().map(|check| check.name.len()).max().unwrap_or_default();
+    let mut shown = String::new();
+    for Check { name, status, message, advice } in checks {
+        let (mark, word, colour) = match status {
+            Status::Ok => ("\u{2713}", "ok", GREEN),
+            Status::Warning => ("!", "warning", YELLOW),
+            Status::Problem => ("\u{2717}", "problem", RED),
+        };
+        let (begin, end) = if coloured { (colour, PLAIN) } else { ("", "") };
+        shown += &format!("{begin}{mark} {word:<7}{end}  {name:<width$}  {message}\n");
+        if let Some(advice) = advice {
+            shown += &format!("{:11}{:width$}  -> {advice}\n", "", "");
+        }
+    }
+    let count = |status| checks.iter().filter(|check| check.status == status).count();
+    let (problems, warnings) = (count(Status::Problem), count(Status::Warning));
+    let counted = |number, what: &str| format!("{number} {what}{}", if number == 1 { "" } else { "s" });
+    let counts = [(checks.len(), "check"), (problems, "problem"), (warnings, "warning")];
+    let counts: Vec<_> = counts.into_iter().map(|(number, what)| counted(number, what)).collect();
+    shown + &format!("\n{}\n", counts.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(seen: Option<(&str, u32)>, barred: Option<&str>) -> Entry {
+        let seen = seen.map(|(group, mode)| (group.to_owned(), mode));
+        Entry { path: "/run/s".into(), seen, barred: barred.map(str::to_owned) }
+    }
+
+    #[test]
+    fn each_way_of_not_reaching_the_service_has_its_own_advice() {
+        let open = entry(Some(("agents", 0o660)), None);
+        let barred = entry(None, Some("/run"));
+        for (kind, entry, message, advice) in [
+            (ErrorKind::NotFound, &open, "there is no socket /run/s", "SANDBOXD_SOCKET"),
+            (ErrorKind::ConnectionRefused, &open, "nobody listens", "journalctl"),
+            (ErrorKind::PermissionDenied, &open, "group agents and has mode 0660", "usermod -aG agents"),
+            (ErrorKind::PermissionDenied, &barred, "may not enter /run", "chmod o+x /run"),
+            (ErrorKind::InvalidInput, &open, "/run/s: odd", "the service's socket"),
+        ] {
+            let check = unreachable(kind, "odd", entry);
+            assert_eq!(check.status, Status::Problem);
+            assert!(check.message.contains(message), "{}", check.message);
+            assert!(check.advice.as_ref().is_some_and(|text| text.contains(advice)), "{:?}", check.advice);
+        }
+    }
+
+    #[test]
+    fn a_table_has_a_mark_for_each_and_advice_where_there_is_some() {
+        let checks = vec![
+            Check::ok("engine", "answers"),
+            Check::warning("live_restore", "off", "turn it on"),
+            Check::problem("images", "gone", "pull"),
+        ];
+        assert_eq!(
+            table(&Checks { checks: checks.clone() }, false),
+            "\u{2713} ok       engine        answers\n\
+             ! warning  live_restore  off\n                         -> turn it on\n\
+             \u{2717} problem  images        gone\n                         -> pull\n\n\
+             3 checks, 1 problem, 1 warning\n"
+        );
+        assert!(table(&Checks { checks }, true).starts_with("\x1b[32m\u{2713} ok     \x1b[0m  engine"));
+    }
+}

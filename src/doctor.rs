@@ -1,0 +1,176 @@
+//! Whether this host is fit, what is missing, and what to do about it.
+//!
+//! [`Doctor::examine`] gathers what is so ([`findings`]), from the engine, the core and the host; [`judgement`] says what
+//! to think of it. Nothing is changed by either: whoever may look may ask.
+
+pub mod check;
+pub mod findings;
+mod host;
+pub mod judgement;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::try_join_all;
+use sandboxd_actors::engine::bounded::Bounded;
+use sandboxd_actors::engine::{EngineError, NetworkSpec};
+use sandboxd_actors::ids::InstanceName;
+use sandboxd_actors::images::Images;
+use sandboxd_actors::pool;
+use sandboxd_actors::sandboxes::Sandboxes;
+use sandboxd_actors::slot::Slots;
+use tokio_util::sync::CancellationToken;
+
+use crate::config::Config;
+use crate::engine::condition::EngineCondition;
+use crate::profiles::Profiles;
+use check::Checks;
+use findings::{Descriptors, Findings, Found, Instance, Network, Pool, ProfileImage};
+
+/// A journal that takes longer than this is no use to anybody who waits for it.
+const JOURNAL_LIMIT: Duration = Duration::from_secs(5);
+
+/// All that is looked at.
+pub struct Doctor {
+    pub instance: InstanceName,
+    pub engine: Bounded,
+    pub condition: Arc<dyn EngineCondition>,
+    pub images: Arc<dyn Images>,
+    pub sandboxes: Sandboxes,
+    pub slots: Arc<dyn Slots>,
+    pub profiles: Arc<Profiles>,
+    pub networks: Vec<NetworkSpec>,
+    pub settings: Settings,
+    /// Cancelled once the instance is locked and what was promised is there again.
+    pub settled: CancellationToken,
+}
+
+/// What the configuration says about it.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    pub state_dir: PathBuf,
+    pub chats_root: PathBuf,
+    pub volume_roots: Vec<PathBuf>,
+    pub max_connections: usize,
+    pub max_sandboxes: Option<usize>,
+    /// In percent.
+    pub image_watermark: f64,
+    /// How long the engine may take for an answer.
+    pub engine_limit: Duration,
+}
+
+impl Settings {
+    pub fn of(config: &Config) -> Self {
+        Settings {
+            state_dir: config.state.dir.clone(),
+            chats_root: config.chats.root.clone(),
+            volume_roots: config.volumes.roots.clone(),
+            max_connections: config.socket.max_connections,
+            max_sandboxes: config.limits.sandboxes,
+            image_watermark: config.images.gc.high_watermark.into(),
+            engine_limit: config.engine.timeouts.connect,
+        }
+    }
+}
+
+impl std::fmt::Debug for Doctor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Doctor").field("settings", &self.settings).finish_non_exhaustive()
+    }
+}
+
+impl Doctor {
+    pub async fn examine(&self) -> Checks {
+        judgement::judge(&self.look().await)
+    }
+
+    async fn look(&self) -> Findings {
+        let settings = &self.settings;
+        let (engine, condition, networks, images, image_disk, journal, pools, count) = tokio::join!(
+            async { self.engine.identify().await.map_err(told) },
+            self.asked(self.condition.condition()),
+            self.asked(self.networks()),
+            async { self.images().await.map_err(told) },
+            self.asked(self.images.disk()),
+            self.journal(),
+            self.sandboxes.pools(),
+            self.sandboxes.count(),
+        );
+        Findings {
+            engine,
+            condition,
+            instance: Instance { name: self.instance.to_string(), is_settled: self.settled.is_cancelled() },
+            networks,
+            images,
+            image_disk,
+            watermark: settings.image_watermark,
+            slots: findings::Slots {
+                late_binding: self.slots.late_binding().map(|()| "mounted into the container's namespace"),
+                pools: pools.into_iter().map(|pool| self.pool(pool)).collect(),
+            },
+            journal,
+            state: host::directory("state.dir", &settings.state_dir),
+            chats: host::directory("chats.root", &settings.chats_root),
+            volumes: settings.volume_roots.iter().map(|root| host::volume_root(root)).collect(),
+            descriptors: Descriptors {
+                limit: host::descriptor_limit(),
+                connections: settings.max_connections as u64,
+                sandboxes: settings.max_sandboxes.unwrap_or(count) as u64,
+            },
+            user: host::user(),
+        }
+    }
+
+    async fn networks(&self) -> Result<Vec<Network>, EngineError> {
+        let looks = self.networks.iter().map(async |network| {
+            let there = self.condition.networks(&network.name).await?;
+            Ok(Network { name: network.name.clone(), isolated: network.isolated, there })
+        });
+        try_join_all(looks).await
+    }
+
+    async fn images(&self) -> Result<Vec<ProfileImage>, EngineError> {
+        let looks = self.profiles.values().map(async |profile| {
+            let is_there = self.engine.image_id(&profile.image).await?.is_some();
+            Ok(ProfileImage { profile: profile.name.to_string(), image: profile.image.clone(), is_there })
+        });
+        try_join_all(looks).await
+    }
+
+    /// Whether it answers, and its last write succeeded. Whoever asks may only look, so nothing is written to find out.
+    async fn journal(&self) -> Found<()> {
+        let journal = self.sandboxes.journal();
+        let used = async {
+            journal.flush().await.map_err(told)?;
+            journal.events(u64::MAX >> 1, None, 1).await.map_err(told)?;
+            journal.failure().map_or(Ok(()), |error| Err(format!("its last write failed: {error}")))
+        };
+        match tokio::time::timeout(JOURNAL_LIMIT, used).await {
+            Ok(outcome) => outcome,
+            Err(_) => Err(format!("the journal did not answer within {JOURNAL_LIMIT:?}")),
+        }
+    }
+
+    fn pool(&self, status: pool::Status) -> Pool {
+        let configured = self.profiles.get(&status.profile);
+        Pool {
+            is_wanted: configured.is_some_and(|profile| profile.pool.size > 0),
+            trouble: status.unavailable.or(status.last_error),
+            profile: status.profile.to_string(),
+        }
+    }
+
+    /// The engine's answer, if it comes in time.
+    async fn asked<T, E: std::fmt::Display>(&self, answer: impl Future<Output = Result<T, E>>) -> Found<T> {
+        let limit = self.settings.engine_limit;
+        match tokio::time::timeout(limit, answer).await {
+            Ok(answer) => answer.map_err(told),
+            Err(_) => Err(format!("the engine did not answer within {limit:?}")),
+        }
+    }
+}
+
+fn told(error: impl std::fmt::Display) -> String {
+    error.to_string()
+}

@@ -1,0 +1,183 @@
+//! Each judgement with each of its verdicts.
+
+use sandboxd_actors::engine::EngineIdentity;
+
+use super::super::check::Status;
+use super::super::findings::Pool;
+use super::*;
+
+const SILENT: &str = "the engine cannot be reached: none answers";
+
+/// A host on which nothing is missing.
+fn fit() -> Findings {
+    let place = Place { writable: true, executable: true, total_bytes: 100 << 30, free_bytes: 50 << 30 };
+    Findings {
+        engine: Ok(EngineIdentity {
+            kind: "docker".into(),
+            version: "20.10.24".into(),
+            api_version: "1.41".into(),
+            host: "unix:///run/docker.sock".into(),
+        }),
+        condition: Ok(Condition { limits: Enforced { memory: true, cpus: true, pids: true }, live_restore: true }),
+        instance: Instance { name: "default".into(), is_settled: true },
+        networks: Ok(vec![Network { name: "sandboxd".into(), isolated: true, there: vec![Isolated(true)] }]),
+        images: Ok(vec![ProfileImage { profile: "default".into(), image: "sandbox:1".into(), is_there: true }]),
+        image_disk: Ok(Disk { total_bytes: 100 << 30, free_bytes: 50 << 30 }),
+        watermark: 85.0,
+        slots: Slots {
+            late_binding: Ok("mounted"),
+            pools: vec![Pool { profile: "default".into(), is_wanted: true, trouble: None }],
+        },
+        journal: Ok(()),
+        state: Directory { key: "state.dir", path: "/state".into(), place: Ok(place) },
+        chats: Directory { key: "chats.root", path: "/chats".into(), place: Ok(place) },
+        volumes: vec![VolumeRoot { path: "/volumes".into(), is_there: true }],
+        descriptors: Descriptors { limit: Some(65_536), connections: 1024, sandboxes: 100 },
+        user: User { uid: 0, gid: 0 },
+    }
+}
+
+/// The one check that is not well once the host is changed so, and all others are.
+fn only(change: impl FnOnce(&mut Findings)) -> Check {
+    let mut findings = fit();
+    change(&mut findings);
+    let mut unwell = judge(&findings).checks;
+    unwell.retain(|check| check.status != Status::Ok);
+    assert_eq!(unwell.len(), 1, "{unwell:?}");
+    unwell.remove(0)
+}
+
+#[track_caller]
+fn assert_is(check: &Check, status: Status, name: &str, message: &str, advice: &str) {
+    assert_eq!((check.status, check.name.as_str()), (status, name), "{check:?}");
+    assert!(check.message.contains(message), "{check:?}");
+    assert!(check.advice.as_ref().is_some_and(|text| text.contains(advice)), "{check:?}");
+}
+
+#[test]
+fn on_a_fit_host_all_is_well_and_nothing_is_advised() {
+    let checks = judge(&fit());
+    assert_eq!(checks.status(), Status::Ok);
+    assert!(checks.checks.iter().all(|check| check.advice.is_none() && !check.message.is_empty()), "{checks:?}");
+    assert_eq!(checks.checks[0].message, "docker 20.10.24, API 1.41, answers at unix:///run/docker.sock");
+}
+
+#[test]
+fn of_a_silent_engine_nothing_else_is_claimed() {
+    let mut findings = fit();
+    let silent = || SILENT.to_owned();
+    findings.engine = Err(silent());
+    findings.condition = Err(silent());
+    findings.networks = Err(silent());
+    findings.images = Err(silent());
+    findings.image_disk = Err(silent());
+    let checks = judge(&findings).checks;
+    assert_is(&checks[0], Status::Problem, "engine", SILENT, "engine.host");
+    let unknown: Vec<_> = checks.iter().filter(|check| check.status == Status::Warning).collect();
+    let names: Vec<_> = unknown.iter().map(|check| check.name.as_str()).collect();
+    assert_eq!(names, ["network", "images", "image_disk", "limits", "live_restore"]);
+    assert!(unknown.iter().all(|check| check.message.starts_with("not known: ")), "{unknown:?}");
+}
+
+#[test]
+fn an_instance_that_is_not_locked_yet_is_told() {
+    let check = only(|findings| findings.instance.is_settled = false);
+    assert_is(&check, Status::Warning, "instance", "not locked", "by itself");
+}
+
+#[test]
+fn a_network_is_there_once_and_closed_where_that_is_wanted() {
+    let with = |there: Vec<Isolated>| {
+        only(|findings| findings.networks = Ok(vec![Network { name: "n".into(), isolated: true, there }]))
+    };
+    assert_is(&with(vec![]), Status::Problem, "network", "n is gone", "restart the service");
+    assert_is(&with(vec![Isolated(true); 2]), Status::Problem, "network", "several", "remove all but one");
+    assert_is(&with(vec![Isolated(false)]), Status::Warning, "network", "reach each other", "network_isolated");
+    let open = [Network { name: "n".into(), isolated: false, there: vec![Isolated(false)] }];
+    assert_eq!(network(&Ok(open.to_vec())).status, Status::Ok);
+}
+
+#[test]
+fn every_missing_image_is_named_with_its_profile() {
+    let check = only(|findings| {
+        let image =
+            |profile: &str, is_there| ProfileImage { profile: profile.into(), image: format!("{profile}:1"), is_there };
+        findings.images = Ok(vec![image("a", true), image("b", false), image("c", false)]);
+    });
+    assert_is(&check, Status::Problem, "images", "b:1 (profile b), c:1 (profile c)", "sandboxctl image pull b:1");
+}
+
+#[test]
+fn an_engines_disk_is_too_full_from_the_watermark_on() {
+    let full = |free: u64| Ok(Disk { total_bytes: 100 << 30, free_bytes: free << 30 });
+    assert_eq!(image_disk(&full(16), 85.0).status, Status::Ok);
+    let check = only(|findings| findings.image_disk = full(15));
+    assert_is(&check, Status::Warning, "image_disk", "85 % full, 15.0 GiB are free", "image prune --dry-run");
+}
+
+#[test]
+fn a_limit_that_is_not_enforced_is_a_problem_and_no_live_restore_is_not() {
+    let with = |limits, live_restore| only(|findings| findings.condition = Ok(Condition { limits, live_restore }));
+    let all = Enforced { memory: true, cpus: true, pids: true };
+    assert_is(&with(Enforced { cpus: false, ..all }, true), Status::Problem, "limits", "to cpus:", "cgroup");
+    assert_is(&with(all, false), Status::Warning, "live_restore", "ends every sandbox", "daemon.json");
+}
+
+#[test]
+fn slots_matter_only_to_a_host_that_wants_some() {
+    let impossible = || Err("the service needs CAP_SYS_ADMIN".to_owned());
+    let check = only(|findings| findings.slots.late_binding = impossible());
+    assert_is(&check, Status::Warning, "warm_slots", "CAP_SYS_ADMIN", "docs/operations.md");
+    let check = only(|findings| findings.slots.pools[0].trouble = Some("no image".into()));
+    assert_is(&check, Status::Warning, "warm_slots", "profile default: no image", "sandboxctl pools");
+    let unwanted = |late_binding| {
+        let pool = Pool { profile: "default".into(), is_wanted: false, trouble: Some("none".into()) };
+        warm_slots(&Slots { late_binding, pools: vec![pool] })
+    };
+    assert_eq!([unwanted(impossible()).status, unwanted(Ok("mounted")).status], [Status::Ok; 2]);
+}
+
+#[test]
+fn a_journal_that_cannot_be_written_is_a_problem() {
+    let check = only(|findings| findings.journal = Err("no room left".into()));
+    assert_is(&check, Status::Problem, "journal", "no room left", "disk of state.dir");
+}
+
+#[test]
+fn a_directory_is_there_writable_executable_and_has_room() {
+    let with = |change: &dyn Fn(&mut Place)| only(|findings| change(findings.state.place.as_mut().expect("a place")));
+    let gone = only(|findings| findings.chats.place = Err("No such file or directory".into()));
+    assert_is(&gone, Status::Problem, "chats_root", "/chats: No such file", "chats.root");
+    assert_is(
+        &with(&|at| at.writable = false),
+        Status::Problem,
+        "state_dir",
+        "cannot write to /state",
+        "ReadWritePaths",
+    );
+    assert_is(&with(&|at| at.executable = false), Status::Problem, "state_dir", "noexec", "state.dir");
+    assert_is(
+        &with(&|at| at.free_bytes = 1 << 29),
+        Status::Warning,
+        "state_dir",
+        "512.0 MiB of 100.0 GiB",
+        "make room",
+    );
+    assert_is(&with(&|at| at.free_bytes = 1 << 20), Status::Problem, "state_dir", "1.0 MiB of", "make room now");
+}
+
+#[test]
+fn without_a_place_for_volumes_there_can_be_no_sandbox() {
+    let none = only(|findings| findings.volumes.clear());
+    assert_is(&none, Status::Problem, "volumes", "no sandbox can be created", "volumes.roots");
+    let gone = only(|findings| findings.volumes[0].is_there = false);
+    assert_is(&gone, Status::Problem, "volumes", "/volumes is no directory any more", "volumes.roots");
+}
+
+#[test]
+fn open_files_have_to_last_for_all_connections_and_sandboxes() {
+    let with = |limit| Descriptors { limit, connections: 1024, sandboxes: 100 };
+    assert_eq!([open_files(with(None)).status, open_files(with(Some(1288))).status], [Status::Ok; 2]);
+    let check = only(|findings| findings.descriptors = with(Some(1287)));
+    assert_is(&check, Status::Warning, "open_files", "at most 1287, but 1024 connections", "LimitNOFILE");
+}
