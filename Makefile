@@ -34,7 +34,7 @@ fmt-check: ## Check the formatting
 
 lint: ## Run clippy, and shellcheck where it is installed
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
-	@if command -v shellcheck >/dev/null; then shellcheck scripts/* .ci/run; fi
+	@if command -v shellcheck >/dev/null; then shellcheck scripts/* tests/support/*.sh .ci/run; fi
 
 doc: ## Build the documentation of the code, private items included, which may then be linked to
 	RUSTDOCFLAGS="-D warnings -A rustdoc::private_intra_doc_links" $(CARGO) doc --workspace --no-deps --document-private-items

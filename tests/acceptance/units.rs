@@ -2,4 +2,6 @@
 
 mod activation;
 mod files;
+mod machine;
 mod notification;
+mod systemd;

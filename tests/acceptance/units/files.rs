@@ -5,12 +5,12 @@ use std::process::Command;
 
 use sandboxd::config::Config;
 
-const UNITS: [&str; 2] = ["sandboxd.service", "sandboxd.socket"];
+pub(super) const UNITS: [&str; 2] = ["sandboxd.service", "sandboxd.socket"];
 
 /// Where the service's unit expects the program.
 const INSTALLED: &str = "/usr/local/bin/sandboxd";
 
-fn unit(name: &str) -> String {
+pub(super) fn unit(name: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("config").join(name);
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
