@@ -41,6 +41,7 @@ fn creation() -> (ChatId, Vec<Draft>) {
         session,
         chat,
         agent: "agent".parse().unwrap(),
+        workspace: None,
         volume: HostPath::from_canonical(Path::new("/data")).unwrap(),
         profile: "default".parse().unwrap(),
         image: "image".into(),

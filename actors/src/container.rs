@@ -121,6 +121,7 @@ fn session_labels(
         chat: request.chat,
         session,
         agent: request.agent.clone(),
+        workspace: request.workspace,
         volume: request.volume.clone(),
         port: profile.port,
         profile: profile.name.clone(),
@@ -271,12 +272,26 @@ mod tests {
 
     #[test]
     fn labels_rebuild_the_session() {
-        let request = request();
+        let workspace = Some("8f14e45f-ceea-467f-9a36-dcc2b7c0f3a1".parse().unwrap());
+        let request = CreateRequest { workspace, ..request() };
         let labels = SessionLabels::decode(&composed(&request).labels).unwrap();
         assert_eq!(labels.chat, request.chat);
         assert_eq!(labels.agent, request.agent);
+        assert_eq!(labels.workspace, request.workspace);
         assert_eq!(labels.volume, request.volume);
         assert_eq!(labels.expires_at - labels.created_at, chrono::TimeDelta::from_std(request.ttl()).unwrap());
+    }
+
+    #[test]
+    fn a_slot_is_bound_with_the_labels_that_a_container_of_its_own_would_have() {
+        let workspace = Some("8f14e45f-ceea-467f-9a36-dcc2b7c0f3a1".parse().unwrap());
+        let request = CreateRequest { workspace, ..request() };
+        let chat_directory = HostPath::from_canonical(Path::new("/srv/chats/1")).unwrap();
+        let (instance, session, now) = ("default".parse().unwrap(), SessionId::random(), chrono::Utc::now());
+        let bound = compose_binding(&instance, &points(), &request, chat_directory.clone(), session, now);
+        let made = compose(&instance, &points(), &request, chat_directory, session, now);
+        assert_eq!(bound.labels, made.labels);
+        assert_eq!(SessionLabels::decode(&bound.labels).unwrap().workspace, workspace);
     }
 
     #[test]

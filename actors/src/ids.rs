@@ -39,6 +39,24 @@ impl FromStr for ChatId {
     }
 }
 
+/// The chats of one user or tenant, who share what they may have. Spelled like a chat.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct WorkspaceId(Uuid);
+
+impl WorkspaceId {
+    pub fn new(uuid: Uuid) -> Self {
+        Self(uuid)
+    }
+}
+
+impl FromStr for WorkspaceId {
+    type Err = InvalidId;
+
+    fn from_str(text: &str) -> Result<Self, InvalidId> {
+        parse_uuid(text).map(Self)
+    }
+}
+
 /// One life of a sandbox: a chat that is given a new container gets a new session.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SessionId(Uuid);
@@ -204,8 +222,8 @@ macro_rules! shown_as_text {
         }
     )*};
 }
-shown_as_text!(ChatId, SessionId, SnapshotId, LeaseId, SlotId, AgentId, InstanceName, ProfileName, ContainerId);
-shown_as_text!(ContainerName, Generation);
+shown_as_text!(ChatId, WorkspaceId, SessionId, SnapshotId, LeaseId, SlotId, AgentId, InstanceName, ProfileName);
+shown_as_text!(ContainerId, ContainerName, Generation);
 
 macro_rules! borrowed_as_str {
     ($($id:ident),*) => {$(
@@ -252,7 +270,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_spelling_of_a_chat_is_the_same_chat() {
+    fn every_spelling_of_a_chat_or_a_workspace_is_the_same_one() {
         let canonical = "67e55044-10b1-426f-9247-bb680e5fe0c8";
         for spelling in [
             canonical,
@@ -262,7 +280,9 @@ mod tests {
             "urn:uuid:67e55044-10b1-426f-9247-bb680e5fe0c8",
         ] {
             assert_eq!(spelling.parse::<ChatId>().unwrap().to_string(), canonical);
+            assert_eq!(spelling.parse::<WorkspaceId>().unwrap().to_string(), canonical);
         }
+        assert!("user 7".parse::<WorkspaceId>().is_err());
         assert!("67e55044".parse::<ChatId>().is_err());
         assert!("".parse::<ChatId>().is_err());
     }

@@ -8,7 +8,7 @@ use chrono::{SecondsFormat, TimeDelta};
 
 use crate::clock::Timestamp;
 use crate::host_path::HostPath;
-use crate::ids::{AgentId, ChatId, InstanceName, ProfileName, SessionId, SlotId, SnapshotId};
+use crate::ids::{AgentId, ChatId, InstanceName, ProfileName, SessionId, SlotId, SnapshotId, WorkspaceId};
 
 pub const MANAGED: &str = "sandboxd.managed";
 pub const SCHEMA: &str = "sandboxd.schema";
@@ -16,6 +16,7 @@ pub const INSTANCE: &str = "sandboxd.instance";
 pub const CHAT_ID: &str = "sandboxd.chat-id";
 const SESSION_ID: &str = "sandboxd.session-id";
 const AGENT_ID: &str = "sandboxd.agent-id";
+const WORKSPACE_ID: &str = "sandboxd.workspace-id";
 const VOLUME: &str = "sandboxd.volume";
 const PORT: &str = "sandboxd.port";
 const PROFILE: &str = "sandboxd.profile";
@@ -42,6 +43,7 @@ pub struct SessionLabels {
     pub chat: ChatId,
     pub session: SessionId,
     pub agent: AgentId,
+    pub workspace: Option<WorkspaceId>,
     pub volume: HostPath,
     pub port: u16,
     pub profile: ProfileName,
@@ -103,6 +105,7 @@ impl SessionLabels {
             (EXPIRES_AT.to_owned(), time(&self.expires_at)),
             (IDLE_TIMEOUT.to_owned(), self.idle_timeout.as_secs_f64().to_string()),
         ]);
+        labels.extend(self.workspace.map(|workspace| (WORKSPACE_ID.to_owned(), workspace.to_string())));
         labels.extend(self.snapshot.map(|snapshot| (RESTORED_FROM.to_owned(), snapshot.to_string())));
         labels
     }
@@ -116,6 +119,7 @@ impl SessionLabels {
             chat: parsed(labels, CHAT_ID)?,
             session: parsed(labels, SESSION_ID)?,
             agent: parsed(labels, AGENT_ID)?,
+            workspace: present(labels, WORKSPACE_ID, parsed)?,
             volume: read(labels, VOLUME, |text| HostPath::from_canonical(Path::new(text)))?,
             port: parsed(labels, PORT)?,
             profile: parsed(labels, PROFILE)?,
@@ -211,6 +215,7 @@ mod tests {
             chat: "67e55044-10b1-426f-9247-bb680e5fe0c8".parse().unwrap(),
             session: SessionId::random(),
             agent: "agent".parse().unwrap(),
+            workspace: Some("8f14e45f-ceea-467f-9a36-dcc2b7c0f3a1".parse().unwrap()),
             volume: HostPath::from_canonical(Path::new("/data/v")).unwrap(),
             port: 8080,
             profile: "default".parse().unwrap(),
@@ -242,7 +247,7 @@ mod tests {
     fn each_missing_or_broken_label_is_named() {
         let whole = example().encode();
         for label in whole.keys().filter(|label| *label != SPEC_HASH) {
-            if ![EXPIRES_AT, IDLE_TIMEOUT, RESTORED_FROM].contains(&label.as_str()) {
+            if ![WORKSPACE_ID, EXPIRES_AT, IDLE_TIMEOUT, RESTORED_FROM].contains(&label.as_str()) {
                 let mut missing = whole.clone();
                 missing.remove(label);
                 let error = SessionLabels::decode(&missing).unwrap_err();
@@ -265,6 +270,14 @@ mod tests {
         let expires_at = whole.created_at + DEFAULT_AGE;
         let aged = SessionLabels { expires_at, idle_timeout: DEFAULT_IDLE_TIMEOUT, ..whole };
         assert_eq!(SessionLabels::decode(&labels), Ok(aged));
+    }
+
+    #[test]
+    fn a_session_without_a_workspace_is_nobodys() {
+        let alone = SessionLabels { workspace: None, ..example() };
+        let labels = alone.encode();
+        assert!(!labels.contains_key(WORKSPACE_ID));
+        assert_eq!(SessionLabels::decode(&labels), Ok(alone));
     }
 
     #[test]

@@ -8,7 +8,7 @@ use chrono::TimeDelta;
 use crate::clock::Timestamp;
 use crate::environment::Environment;
 use crate::host_path::HostPath;
-use crate::ids::{AgentId, ChatId, SnapshotId};
+use crate::ids::{AgentId, ChatId, SnapshotId, WorkspaceId};
 use crate::profile::Profile;
 use crate::sandbox::Sandbox;
 
@@ -16,6 +16,8 @@ use crate::sandbox::Sandbox;
 pub struct CreateRequest {
     pub chat: ChatId,
     pub agent: AgentId,
+    /// Whose chat it is, if the caller says so. One that does not takes the sandbox that is there, whosever it is.
+    pub workspace: Option<WorkspaceId>,
     pub volume: HostPath,
     pub profile: Arc<Profile>,
     /// Whether the caller named the profile. One that did not takes the sandbox that is there, whatever its profile.
@@ -52,6 +54,9 @@ impl CreateRequest {
         if self.agent != sandbox.agent {
             fields.push("agent_id");
         }
+        if self.workspace.is_some() && self.workspace != sandbox.workspace {
+            fields.push("workspace_id");
+        }
         if self.volume != sandbox.volume {
             fields.push("volume_host_path");
         }
@@ -76,6 +81,7 @@ pub(crate) mod tests {
         CreateRequest {
             chat: "67e55044-10b1-426f-9247-bb680e5fe0c8".parse().unwrap(),
             agent: "agent".parse().unwrap(),
+            workspace: None,
             volume: HostPath::from_canonical(Path::new("/data/volume")).unwrap(),
             profile: Arc::new(Profile {
                 name: "default".parse().unwrap(),

@@ -9,13 +9,17 @@ use chrono::TimeDelta;
 
 use crate::clock::Timestamp;
 use crate::host_path::HostPath;
-use crate::ids::{AgentId, ChatId, ContainerId, ContainerName, LeaseId, ProfileName, SessionId, SnapshotId};
+use crate::ids::{
+    AgentId, ChatId, ContainerId, ContainerName, LeaseId, ProfileName, SessionId, SnapshotId, WorkspaceId,
+};
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sandbox {
     pub session: SessionId,
     pub chat: ChatId,
     pub agent: AgentId,
+    /// Whose chat it is, as far as the service was told.
+    pub workspace: Option<WorkspaceId>,
     pub volume: HostPath,
     pub profile: ProfileName,
     pub image: String,
@@ -225,6 +229,7 @@ mod tests {
             session: SessionId::random(),
             chat: request.chat,
             agent: request.agent,
+            workspace: request.workspace,
             volume: request.volume,
             profile: request.profile.name.clone(),
             image: String::new(),

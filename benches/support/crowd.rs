@@ -60,6 +60,7 @@ impl Crowd {
         Ok(CreateRequest {
             chat: self.chat(n),
             agent: format!("agent-{}", n % 100).parse()?,
+            workspace: None,
             volume: HostPath::from_canonical(&self.directory.join(format!("volumes/{n}")))?,
             profile: Arc::clone(&self.profile),
             profile_named: false,

@@ -194,6 +194,10 @@ pub(super) struct Create {
     #[arg(long, value_name = "ID")]
     agent_id: String,
 
+    /// The workspace that the chat is of, a UUID
+    #[arg(long, value_name = "UUID")]
+    workspace: Option<String>,
+
     /// A directory on the host, writable in the sandbox
     #[arg(long, value_name = "PATH")]
     volume: String,
@@ -226,6 +230,9 @@ impl Create {
         params.insert("chat_id".into(), json!(self.chat_id));
         params.insert("agent_id".into(), json!(self.agent_id));
         params.insert("volume_host_path".into(), json!(self.volume));
+        if let Some(workspace) = &self.workspace {
+            params.insert("workspace_id".into(), json!(workspace));
+        }
         if let Some(profile) = &self.profile {
             params.insert("profile".into(), json!(profile));
         }
@@ -289,6 +296,8 @@ mod tests {
     #[test]
     fn a_whole_create_is_understood() {
         let given = [
+            "--workspace",
+            "w",
             "--profile",
             "py",
             "--env",
@@ -305,7 +314,7 @@ mod tests {
         assert_eq!(
             create(&given).expect("valid"),
             json!({
-                "chat_id": "c", "agent_id": "a", "volume_host_path": "/v",
+                "chat_id": "c", "agent_id": "a", "workspace_id": "w", "volume_host_path": "/v",
                 "profile": "py", "env": { "A": "1=2", "B": "2" }, "ttl": 90.0, "idle_timeout": 0.5,
             })
         );

@@ -14,6 +14,7 @@ pub(super) struct Sandbox {
     session_id: String,
     chat_id: String,
     agent_id: String,
+    workspace_id: Option<String>,
     volume_host_path: String,
     container_id: Option<String>,
     container_name: String,
@@ -127,6 +128,9 @@ pub(super) fn sandbox(sandbox: Sandbox) -> String {
     }
     row("endpoint", sandbox.endpoint.map(shown));
     row("agent", Some(sandbox.agent_id));
+    if sandbox.workspace_id.is_some() {
+        row("workspace", sandbox.workspace_id);
+    }
     row("volume", Some(sandbox.volume_host_path));
     row("profile", Some(format!("{} ({})", sandbox.profile, sandbox.image)));
     if sandbox.snapshot_id.is_some() {
@@ -300,9 +304,10 @@ mod tests {
         created["outcome"] = json!("created");
         created["launch"] = json!("cold");
         created["endpoint"] = Value::Null;
+        created["workspace_id"] = json!("w-7");
         let shown = sandbox(serde_json::from_value(created).expect("a sandbox"));
         for part in
-            ["created, cold", "running (ready)", "0123456789ab sandboxd-default-c", "endpoint", " -\n", "1m ago"]
+            ["created, cold", "running (ready)", "w-7", "0123456789ab sandboxd-default-c", "endpoint", " -\n", "1m ago"]
         {
             assert!(shown.contains(part), "{part}: {shown}");
         }

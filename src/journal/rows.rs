@@ -16,15 +16,17 @@ use sandboxd_actors::sandbox::{Endpoint, Sandbox, Status};
 
 pub(super) fn save_sandbox(connection: &Connection, sandbox: &Sandbox) -> rusqlite::Result<()> {
     let mut replace = connection.prepare_cached(
-        "REPLACE INTO sandboxes (chat, session, agent, volume, profile, image, snapshot, container, ip, port, status, reason, \
-         message, created_at, started_at, last_activity_at, expires_at, idle_timeout, held_until, leases) \
-         VALUES (:chat, :session, :agent, :volume, :profile, :image, :snapshot, :container, :ip, :port, :status, :reason, \
-         :message, :created_at, :started_at, :last_activity_at, :expires_at, :idle_timeout, :held_until, :leases)",
+        "REPLACE INTO sandboxes (chat, session, agent, workspace, volume, profile, image, snapshot, container, ip, port, \
+         status, reason, message, created_at, started_at, last_activity_at, expires_at, idle_timeout, held_until, leases) \
+         VALUES (:chat, :session, :agent, :workspace, :volume, :profile, :image, :snapshot, :container, :ip, :port, \
+         :status, :reason, :message, :created_at, :started_at, :last_activity_at, :expires_at, \
+         :idle_timeout, :held_until, :leases)",
     )?;
     replace.execute(named_params! {
         ":chat": sandbox.chat.to_string(),
         ":session": sandbox.session.to_string(),
         ":agent": sandbox.agent.as_str(),
+        ":workspace": sandbox.workspace.map(|workspace| workspace.to_string()),
         ":volume": sandbox.volume.as_str(),
         ":profile": sandbox.profile.as_str(),
         ":image": sandbox.image,
@@ -56,6 +58,7 @@ pub(super) fn read_sandbox(row: &Row<'_>, instance: &InstanceName) -> rusqlite::
         session: parsed(row, "session")?,
         chat,
         agent: parsed(row, "agent")?,
+        workspace: optional(row, "workspace")?,
         volume: understood(row, "volume", |text| HostPath::from_canonical(Path::new(text)))?,
         profile: parsed(row, "profile")?,
         image: row.get("image")?,

@@ -8,7 +8,7 @@ pub(super) const APPLICATION_ID: i32 = 0x7362_786a;
 /// The n-th takes a journal of version n to the next; a new version is one more. One that was released is never changed.
 /// New words for a status or a reason need a version too, if only an empty one: an older program then says that the
 /// file is newer, and does not take it for damaged.
-pub(super) const MIGRATIONS: &[&str] = &[FIRST, LEASES, SNAPSHOTS];
+pub(super) const MIGRATIONS: &[&str] = &[FIRST, LEASES, SNAPSHOTS, WORKSPACES];
 
 /// Words, ids and times are stored as the protocol shows them, for people with a plain `sqlite3`. The name of a
 /// container is not stored, because it follows from the instance and the chat.
@@ -62,6 +62,9 @@ const LEASES: &str = "ALTER TABLE sandboxes ADD COLUMN leases TEXT NOT NULL DEFA
 
 /// What a sandbox was restored from; with the reasons `snapshotted` and `snapshot_failed`.
 const SNAPSHOTS: &str = "ALTER TABLE sandboxes ADD COLUMN snapshot TEXT";
+
+/// Whose chat it is; of sandboxes from before, nobody said.
+const WORKSPACES: &str = "ALTER TABLE sandboxes ADD COLUMN workspace TEXT";
 
 /// The version that these migrations lead to.
 pub(super) fn latest(migrations: &[&str]) -> i32 {

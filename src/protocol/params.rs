@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use sandboxd_actors::environment::Environment;
-use sandboxd_actors::ids::{AgentId, ChatId, LeaseId, ProfileName, SnapshotId};
+use sandboxd_actors::ids::{AgentId, ChatId, LeaseId, ProfileName, SnapshotId, WorkspaceId};
 use sandboxd_actors::snapshot::SnapshotLabel;
 use serde::Deserialize;
 
@@ -69,6 +69,7 @@ pub enum Call {
 pub struct Create {
     pub chat: ChatId,
     pub agent: AgentId,
+    pub workspace: Option<WorkspaceId>,
     /// As the caller wrote it.
     pub volume: String,
     pub profile: Option<ProfileName>,
@@ -174,6 +175,8 @@ struct CreateFields<'a> {
     #[serde(borrow)]
     agent_id: Option<Text<'a>>,
     #[serde(borrow)]
+    workspace_id: Option<Text<'a>>,
+    #[serde(borrow)]
     volume_host_path: Option<Text<'a>>,
     #[serde(borrow)]
     profile: Option<Text<'a>>,
@@ -225,6 +228,7 @@ impl CreateFields<'_> {
         Ok(Create {
             chat: required("chat_id", self.chat_id)?,
             agent: required("agent_id", self.agent_id)?,
+            workspace: optional("workspace_id", self.workspace_id)?,
             volume: required("volume_host_path", self.volume_host_path)?,
             profile: optional("profile", self.profile)?,
             snapshot: optional("snapshot_id", self.snapshot_id)?,

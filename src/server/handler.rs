@@ -181,6 +181,7 @@ impl Handler {
         Ok(CreateRequest {
             chat: create.chat,
             agent: create.agent,
+            workspace: create.workspace,
             volume,
             profile,
             profile_named,

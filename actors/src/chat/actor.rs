@@ -414,6 +414,7 @@ impl State {
             chat.id = %sandbox.chat,
             session.id = %sandbox.session,
             agent.id = %sandbox.agent,
+            workspace.id = sandbox.workspace.as_ref().map(tracing::field::display),
             container.id = sandbox.container.as_ref().map(tracing::field::display),
             endpoint = sandbox.endpoint.map(|endpoint| format!("{}:{}", endpoint.ip, endpoint.port)),
             from = from.map_or("absent", Status::as_str),

@@ -123,6 +123,7 @@ impl Found {
             session: labels.session,
             chat: labels.chat,
             agent: labels.agent.clone(),
+            workspace: labels.workspace,
             volume: labels.volume.clone(),
             profile: labels.profile.clone(),
             image: self.container.image.clone(),

@@ -383,6 +383,7 @@ impl Lifecycle {
             session,
             chat: self.chat,
             agent: request.agent.clone(),
+            workspace: request.workspace,
             volume: request.volume.clone(),
             profile: request.profile.name.clone(),
             image: request.profile.image.clone(),

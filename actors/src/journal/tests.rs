@@ -30,6 +30,7 @@ pub(super) fn sandbox(chat_number: u128, session_number: u128) -> Sandbox {
         session: session(session_number),
         chat: chat(chat_number),
         agent: "agent".parse().unwrap(),
+        workspace: None,
         volume: HostPath::from_canonical(Path::new("/data")).unwrap(),
         profile: "default".parse().unwrap(),
         image: "image".into(),

@@ -229,6 +229,7 @@ pub(crate) fn request_for(chat: ChatId) -> CreateRequest {
     CreateRequest {
         chat,
         agent: "agent".parse().unwrap(),
+        workspace: None,
         volume: path("/data/volume"),
         profile: Arc::new(Profile {
             name: "default".parse().unwrap(),

@@ -146,6 +146,7 @@ pub(crate) fn request() -> CreateRequest {
     CreateRequest {
         chat: ChatId::new(uuid::Uuid::new_v4()),
         agent: "agent".parse().expect("an id"),
+        workspace: None,
         volume: path("/data/volume"),
         profile: profile(),
         profile_named: false,

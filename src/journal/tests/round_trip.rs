@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use chrono::DateTime;
 use proptest::prelude::*;
 use proptest::sample::select;
-use sandboxd_actors::ids::{LeaseId, SnapshotId};
+use sandboxd_actors::ids::{LeaseId, SnapshotId, WorkspaceId};
 use sandboxd_actors::sandbox::Endpoint;
 
 use super::*;
@@ -24,6 +24,7 @@ prop_compose! {
     fn any_sandbox()(
         (chat_number, session_number) in (any_id(), any_id()),
         agent in "[^\\p{C}]{0,20}[a-z']",
+        workspace in prop::option::of(any_id()),
         volume in "/[^\\p{C}:/.][^\\p{C}:/]{0,20}",
         profile in "[a-z0-9][a-z0-9-]{0,20}",
         (image, container, message) in any::<(String, Option<String>, Option<String>)>(),
@@ -38,6 +39,7 @@ prop_compose! {
     ) -> Sandbox {
         Sandbox {
             agent: agent.parse().unwrap(),
+            workspace: workspace.map(|number| WorkspaceId::new(uuid::Uuid::from_u128(number))),
             volume: HostPath::from_canonical(Path::new(&volume)).unwrap(),
             profile: profile.parse().unwrap(),
             image,

@@ -38,8 +38,31 @@ fn a_journal_of_the_first_version_keeps_what_held_its_sandboxes() {
     let place = Place::new();
     let held = Sandbox { held_until: Some(moment(60)), ..sandbox(1, 1) };
     place.opened().commit(&[Entry::Save(Box::new(held.clone()))]).unwrap();
-    let connection = Connection::open(&place.file).unwrap();
-    connection.execute_batch("ALTER TABLE sandboxes DROP COLUMN leases; ALTER TABLE sandboxes DROP COLUMN snapshot; PRAGMA user_version = 1").unwrap();
-    drop(connection);
+    place.take_back_to(1, &["leases", "snapshot", "workspace"]);
     assert_eq!(sandboxes(&mut place.opened()), [held]);
+}
+
+#[test]
+fn sandboxes_from_before_there_were_workspaces_are_in_none_and_later_ones_in_theirs() {
+    let place = Place::new();
+    place.opened().commit(&[save(1)]).unwrap();
+    place.take_back_to(3, &["workspace"]);
+    let mut journal = place.opened();
+    assert_eq!(sandboxes(&mut journal), [sandbox(1, 0)]);
+    let workspace = Some("8f14e45f-ceea-467f-9a36-dcc2b7c0f3a1".parse().unwrap());
+    let later = Sandbox { workspace, ..sandbox(2, 2) };
+    journal.commit(&[Entry::Save(Box::new(later.clone()))]).unwrap();
+    drop(journal);
+    assert_eq!(sandboxes(&mut place.opened()), [sandbox(1, 0), later]);
+}
+
+impl Place {
+    /// As an older version would have left it, which did not know these columns.
+    fn take_back_to(&self, version: i32, unknown: &[&str]) {
+        let connection = Connection::open(&self.file).unwrap();
+        for column in unknown {
+            connection.execute_batch(&format!("ALTER TABLE sandboxes DROP COLUMN {column}")).unwrap();
+        }
+        connection.pragma_update(None, "user_version", version).unwrap();
+    }
 }

@@ -16,6 +16,7 @@ pub(super) struct SandboxFields<'a> {
     session_id: Shown<&'a dyn Display>,
     chat_id: Shown<&'a dyn Display>,
     agent_id: &'a str,
+    workspace_id: Option<Shown<&'a dyn Display>>,
     volume_host_path: &'a str,
     container_id: Option<&'a str>,
     container_name: &'a str,
@@ -54,6 +55,7 @@ impl<'a> SandboxFields<'a> {
             session_id: Shown(&sandbox.session),
             chat_id: Shown(&sandbox.chat),
             agent_id: sandbox.agent.as_str(),
+            workspace_id: sandbox.workspace.as_ref().map(|workspace| Shown(workspace as &dyn Display)),
             volume_host_path: sandbox.volume.as_str(),
             container_id: sandbox.container.as_ref().map(|id| id.as_str()),
             container_name: sandbox.container_name.as_str(),
@@ -140,6 +142,7 @@ pub(super) mod tests {
             session: SessionId::random(),
             chat,
             agent: agent.parse().expect("an agent"),
+            workspace: None,
             volume: HostPath::from_canonical(Path::new("/data")).expect("a path"),
             profile: "default".parse().expect("a name"),
             image: "base".into(),
@@ -167,9 +170,12 @@ pub(super) mod tests {
     #[test]
     fn what_is_not_known_yet_is_null() {
         let fields = written(&sandbox(1, "a"), NOON);
-        for unknown in ["container_id", "endpoint", "started_at", "message"] {
+        for unknown in ["workspace_id", "container_id", "endpoint", "started_at", "message"] {
             assert_eq!(fields.get(unknown), Some(&Value::Null), "{unknown}");
         }
+        let workspace = "8f14e45f-ceea-467f-9a36-dcc2b7c0f3a1";
+        let owned = Sandbox { workspace: Some(workspace.parse().expect("an id")), ..sandbox(1, "a") };
+        assert_eq!(written(&owned, NOON)["workspace_id"], workspace);
     }
 
     #[test]

@@ -21,9 +21,14 @@ fn named_field(result: Result<Call, Error>) -> String {
 
 #[test]
 fn a_whole_create_is_understood() {
-    let call = create(json!({ "profile": "py", "env": { "A": "1" }, "ttl": 0.5, "idle_timeout": 60 }));
+    let given = json!({
+        "workspace_id": "{8F14E45F-CEEA-467F-9A36-DCC2B7C0F3A1}", "profile": "py", "env": { "A": "1" }, "ttl": 0.5,
+        "idle_timeout": 60,
+    });
+    let call = create(given);
     let Ok(Call::Create(create)) = call else { panic!("{call:?}") };
     assert_eq!(create.chat.to_string(), CHAT);
+    assert_eq!(create.workspace.expect("given").to_string(), "8f14e45f-ceea-467f-9a36-dcc2b7c0f3a1");
     assert_eq!(create.volume, "/v");
     assert_eq!(create.environment.iter().collect::<Vec<_>>(), [("A", "1")]);
     assert_eq!((create.ttl, create.idle_timeout), (Some(Duration::from_millis(500)), Some(Duration::from_secs(60))));
@@ -31,7 +36,7 @@ fn a_whole_create_is_understood() {
 
 #[test]
 fn null_is_the_same_as_absent() {
-    let nulls = json!({ "profile": null, "env": null, "ttl": null, "idle_timeout": null });
+    let nulls = json!({ "workspace_id": null, "profile": null, "env": null, "ttl": null, "idle_timeout": null });
     assert_eq!(create(nulls), create(json!({})));
     assert_eq!(named_field(create(json!({ "agent_id": null }))), "agent_id");
 }
@@ -43,6 +48,8 @@ fn every_wrong_field_is_named() {
         (json!({ "chat_id": 1 }), "chat_id"),
         (json!({ "agent_id": " " }), "agent_id"),
         (json!({ "agent_id": ["a"] }), "agent_id"),
+        (json!({ "workspace_id": "mine" }), "workspace_id"),
+        (json!({ "workspace_id": 7 }), "workspace_id"),
         (json!({ "volume_host_path": {} }), "volume_host_path"),
         (json!({ "profile": "No Such" }), "profile"),
         (json!({ "profile": true }), "profile"),

@@ -10,7 +10,7 @@ use crate::chat::phase::{
     Creating, Deleting, Failed, Origin, RemovalStep, Running, Stopping, Successor, Switch, Switching, Unknown,
 };
 use crate::host_path::HostPath;
-use crate::ids::{ContainerId, ContainerName};
+use crate::ids::{ContainerId, ContainerName, WorkspaceId};
 use crate::outcome::Outcome;
 use crate::request::tests::request;
 use crate::sandbox::{Sandbox, Status};
@@ -20,6 +20,8 @@ use crate::sandbox::{Sandbox, Status};
 struct Facts {
     has: Has,
     agent_differs: bool,
+    /// Of the sandbox, and the one that the request gives.
+    workspaces: [Option<u8>; 2],
     volume_differs: bool,
     profile_differs: bool,
     profile_named: bool,
@@ -69,15 +71,17 @@ fn facts() -> impl Strategy<Value = Facts> {
     ];
     let differs = || prop::bool::weighted(0.2);
     let flags = (differs(), differs(), differs(), any::<bool>());
+    let workspaces = [prop::option::of(0u8..2), prop::option::weighted(0.3, 0u8..2)];
     let held = prop::option::weighted(0.3, 0i64..100);
     let on_expire = prop::sample::select(vec![OnExpire::Delete, OnExpire::Stop, OnExpire::Pause]);
     let times = (0i64..100, 0i64..110, 0i64..100, 1i64..100, held, 1i64..100, 0i64..20);
-    (has, flags, times, on_expire).prop_map(|(has, flags, times, on_expire)| {
+    (has, flags, workspaces, times, on_expire).prop_map(|(has, flags, workspaces, times, on_expire)| {
         let (agent_differs, volume_differs, profile_differs, profile_named) = flags;
         let (now, seen_at, used_at, ends_at, held_until, idle_timeout, trust) = times;
         Facts {
             has,
             agent_differs,
+            workspaces,
             volume_differs,
             profile_differs,
             profile_named,
@@ -98,6 +102,11 @@ impl Facts {
         let mut differing = Vec::new();
         if self.agent_differs {
             differing.push("agent_id");
+        }
+        match self.workspaces {
+            [_, None] => {}
+            [of_sandbox, given] if of_sandbox == given => {}
+            _ => differing.push("workspace_id"),
         }
         if self.volume_differs {
             differing.push("volume_host_path");
@@ -150,6 +159,7 @@ impl Facts {
     fn request(&self) -> CreateRequest {
         let mut request = request();
         request.profile_named = self.profile_named;
+        request.workspace = self.workspaces[1].map(workspace);
         if self.agent_differs {
             request.agent = "another".parse().unwrap();
         }
@@ -168,6 +178,7 @@ impl Facts {
             session: "0b58dd1e-5d3c-4ec5-9b7c-3c1bfb8ee0c1".parse().unwrap(),
             chat: request.chat,
             agent: request.agent,
+            workspace: self.workspaces[0].map(workspace),
             volume: request.volume,
             profile: request.profile.name.clone(),
             image: request.profile.image.clone(),
@@ -230,6 +241,10 @@ impl Facts {
             Has::RemovalWithSuccessor => deleting(Some(Successor { sandbox, request, waiters, outcome })),
         }
     }
+}
+
+fn workspace(number: u8) -> WorkspaceId {
+    WorkspaceId::new(uuid::Uuid::from_u128(number.into()))
 }
 
 fn at(seconds: i64) -> Timestamp {

@@ -76,6 +76,7 @@ fn found(state: ContainerState) -> Found {
         chat: request.chat,
         session: SessionId::random(),
         agent: request.agent.clone(),
+        workspace: request.workspace,
         volume: request.volume.clone(),
         port: request.profile.port,
         profile: request.profile.name.clone(),

@@ -38,6 +38,7 @@ fn labels(of: ChatId, session: SessionId, created_at: Timestamp) -> SessionLabel
         chat: of,
         session,
         agent: "agent".parse().unwrap(),
+        workspace: None,
         volume: HostPath::from_canonical(Path::new("/data")).unwrap(),
         port: 8080,
         profile: "default".parse().unwrap(),
