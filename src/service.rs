@@ -368,7 +368,11 @@ fn world(
         engine: Bounded::new(ClaimedLabels::around(engine, Arc::clone(&interiors)), limits),
         turns: Turns::new(config.engine.max_operations),
         queue_limit: config.engine.queue_timeout,
-        capacity: Capacity { sandboxes: config.limits.sandboxes, per_agent: config.limits.per_agent },
+        capacity: Capacity {
+            sandboxes: config.limits.sandboxes,
+            per_workspace: config.limits.per_workspace,
+            per_agent: config.limits.per_agent,
+        },
         probe: Arc::new(NetworkProbe),
         directories: Arc::new(directories),
         interiors: Arc::clone(&interiors) as Arc<dyn Interiors>,

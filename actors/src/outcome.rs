@@ -80,17 +80,20 @@ pub enum Scarce {
     Sandboxes,
     /// Of the profile.
     Profile,
+    /// Of the workspace.
+    Workspace,
     /// Of the agent.
     Agent,
 }
 
 impl Scarce {
-    pub const ALL: [Scarce; 3] = [Scarce::Sandboxes, Scarce::Profile, Scarce::Agent];
+    pub const ALL: [Scarce; 4] = [Scarce::Sandboxes, Scarce::Profile, Scarce::Workspace, Scarce::Agent];
 
     pub fn as_str(self) -> &'static str {
         match self {
             Scarce::Sandboxes => "sandboxes",
             Scarce::Profile => "profile",
+            Scarce::Workspace => "workspace",
             Scarce::Agent => "agent",
         }
     }
@@ -101,6 +104,7 @@ impl std::fmt::Display for Scarce {
         f.write_str(match self {
             Scarce::Sandboxes => "the service has as many sandboxes as it may have,",
             Scarce::Profile => "its profile has as many sandboxes as it may have,",
+            Scarce::Workspace => "its workspace has as many sandboxes as it may have,",
             Scarce::Agent => "its agent has as many sandboxes as it may have,",
         })
     }

@@ -30,7 +30,7 @@ use crate::reaper::{self, Reaper};
 use crate::reconciler::{self, Reconciler, Trigger};
 use crate::sandboxes::Rhythm;
 use crate::watcher::{self, Watcher};
-use census::Census;
+use census::{Census, Share};
 pub use kept::Child;
 use kept::Kept;
 pub use message::{AtWork, Attended, Message};
@@ -139,7 +139,7 @@ impl Actor for Root {
                 for sandbox in sandboxes {
                     // A chat that has an actor knows better than a listing made a moment ago.
                     if !state.roster.contains(sandbox.chat) {
-                        state.census.enter(sandbox.chat, &sandbox.agent, &sandbox.profile);
+                        state.census.enter(sandbox.chat, Share::from(&*sandbox));
                         state.spawn(&myself, sandbox.chat, Start::Sandbox(sandbox)).await;
                     }
                 }
@@ -247,12 +247,10 @@ impl Actor for Root {
 impl State {
     async fn route(&mut self, myself: &ActorRef<Message>, chat: ChatId, call: Call) {
         let call = match call {
-            Call::Create(request, answer) => {
-                match self.census.admit(chat, &request.agent, &request.profile, self.world.capacity) {
-                    Ok(()) => Call::Create(request, answer),
-                    Err(full) => return denial::answer(chat, full, answer, self.reaper.actor(), &self.world.clock),
-                }
-            }
+            Call::Create(request, answer) => match self.census.admit(chat, &request, self.world.capacity) {
+                Ok(()) => Call::Create(request, answer),
+                Err(full) => return denial::answer(chat, full, answer, self.reaper.actor(), &self.world.clock),
+            },
             call => call,
         };
         let start = if self.is_listed() { Start::Absent } else { Start::Unknown };

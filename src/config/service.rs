@@ -91,6 +91,7 @@ pub struct Leases {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct SandboxLimits {
     pub sandboxes: Option<usize>,
+    pub per_workspace: Option<usize>,
     pub per_agent: Option<usize>,
 }
 
@@ -218,6 +219,7 @@ impl SandboxLimits {
     pub(super) fn read(section: &mut Section<'_>) -> Self {
         SandboxLimits {
             sandboxes: section.get("sandboxes", "", optional(whole(1, 1 << 24))),
+            per_workspace: section.get("per_workspace", "", optional(whole(1, 1 << 24))),
             per_agent: section.get("per_agent", "", optional(whole(1, 1 << 24))),
         }
     }

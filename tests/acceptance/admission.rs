@@ -3,9 +3,17 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::daemon::Daemon;
+
+/// What is full, and how many there may be. The caller is told when to ask again.
+fn denied(failure: sandboxd::client::Failure) -> (Value, Value) {
+    assert_eq!((failure.data.kind.as_str(), failure.data.retryable), ("admission_denied", true), "{failure:?}");
+    let seconds = failure.data.details["retry_after"].as_f64().expect("a duration");
+    assert!((1.0..=30.0).contains(&seconds), "{seconds}");
+    (failure.data.details["what"].clone(), failure.data.details["limit"].clone())
+}
 
 #[tokio::test]
 async fn beyond_a_limit_nobody_gets_a_sandbox_and_nobody_loses_one() {
@@ -18,12 +26,6 @@ async fn beyond_a_limit_nobody_gets_a_sandbox_and_nobody_loses_one() {
     let [first, second, third, fourth] = [(); 4].map(|()| service.new_chat().with("ttl", 30));
     service.created(&first).await;
     service.created(&second.with("profile", "rare")).await;
-    let denied = |failure: sandboxd::client::Failure| {
-        assert_eq!((failure.data.kind.as_str(), failure.data.retryable), ("admission_denied", true), "{failure:?}");
-        let seconds = failure.data.details["retry_after"].as_f64().expect("a duration");
-        assert!((1.0..=30.0).contains(&seconds), "{seconds}");
-        (failure.data.details["what"].clone(), failure.data.details["limit"].clone())
-    };
     assert_eq!(denied(service.refused(&third).await), (json!("agent"), json!(2)));
     let third = third.with("agent_id", "another");
     let rare = third.with("profile", "rare");
@@ -47,6 +49,55 @@ async fn beyond_a_limit_nobody_gets_a_sandbox_and_nobody_loses_one() {
     let service = installation.start().await;
     assert_eq!(service.created(&first).await["outcome"], "reused");
     assert_eq!(service.list().await.len(), 3);
+}
+
+#[tokio::test]
+async fn a_full_workspace_stays_full_through_a_restart_and_leaves_others_their_room() {
+    let service = Daemon::start(
+        "limits.per_workspace = 2
+         profiles.default.network = 'none'",
+    )
+    .await;
+    let [mine, yours] = [(); 2].map(|()| uuid::Uuid::new_v4().to_string());
+    let new_chat = |agent: &str| service.new_chat().with("ttl", 30).with("agent_id", agent);
+    let [first, second, third] = ["a", "b", "c"].map(|agent| new_chat(agent).with("workspace_id", mine.as_str()));
+    let [fourth, fifth] = ["a", "b"].map(|agent| new_chat(agent).with("workspace_id", yours.as_str()));
+    let nobodys = ["a", "a", "a"].map(new_chat);
+    assert_eq!(service.created(&first).await["workspace_id"], mine);
+    service.created(&second).await;
+    assert_eq!(denied(service.refused(&third).await), (json!("workspace"), json!(2)));
+    service.created(&fourth).await;
+    for chat in &nobodys {
+        assert_eq!(service.created(chat).await["workspace_id"], Value::Null);
+    }
+    let conflict = service.refused(&first.with("workspace_id", yours.as_str())).await;
+    assert_eq!(
+        (conflict.data.kind.as_str(), &conflict.data.details["fields"]),
+        ("sandbox_conflict", &json!(["workspace_id"]))
+    );
+    let unsaid = first.with("workspace_id", Value::Null);
+    assert_eq!(service.created(&unsaid).await["workspace_id"], mine, "what is not said is not compared");
+
+    // From the journal; and without it, from what the containers say.
+    let mut stopped = service.kill().await;
+    for lost in [false, true] {
+        if lost {
+            for file in std::fs::read_dir(stopped.path("state")).expect("there").flatten() {
+                if file.file_name().to_string_lossy().starts_with("journal") {
+                    std::fs::remove_file(file.path()).expect("removed");
+                }
+            }
+        }
+        let service = stopped.start().await;
+        assert_eq!(denied(service.refused(&third).await), (json!("workspace"), json!(2)), "lost: {lost}");
+        assert_eq!(service.created(&first).await["outcome"], "reused");
+        stopped = service.kill().await;
+    }
+
+    let service = stopped.start().await;
+    assert_eq!(service.created(&fifth).await["outcome"], "created", "another workspace has its own room");
+    assert_eq!(service.delete(&second).await.expect("deleted")["result"], "deleted");
+    assert_eq!(service.created(&third).await["outcome"], "created");
 }
 
 #[tokio::test(flavor = "multi_thread")]
