@@ -58,8 +58,7 @@ pub async fn launch(
         Err(failure) => return (Err(LaunchFailure { failure, remains: Remains::Nothing }), None),
     };
     let container = {
-        let party = Party(Some(request.agent.as_str().into()));
-        let turn = until(cancelled, world.turns.take_within(world.queue_limit, party)).await;
+        let turn = until(cancelled, world.turns.take_within(world.queue_limit, Party::of(request))).await;
         let turn = turn.ok_or(StartFailure::Deleted).and_then(|turn| turn.map_err(StartFailure::from));
         let _turn = match turn {
             Ok(turn) => turn,

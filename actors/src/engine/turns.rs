@@ -1,8 +1,9 @@
 //! Turns at the engine. It gets slower, not faster, when more is asked of it at once, so a launch or a tear-down takes one
 //! of these.
 //!
-//! Whoever asks for many sandboxes at once waits behind themselves: those who wait are served in turn by party, and within
-//! a party in their order. What nobody waits for takes a turn only while most are free.
+//! Whoever asks for many sandboxes at once waits behind themselves: those who wait are served in turn by party, which is a
+//! workspace where there is one and an agent where there is none, and within a party in their order. What nobody waits
+//! for takes a turn only while most are free.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,12 +11,30 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
+use crate::ids::{AgentId, WorkspaceId};
+use crate::request::CreateRequest;
+
 /// How often it is looked whether the engine has little to do.
 const PATIENCE: Duration = Duration::from_millis(50);
 
 /// On whose behalf a turn is taken. The service's own work is a party like any other.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Party(pub Option<Arc<str>>);
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Party {
+    Service,
+    /// All of its agents together.
+    Workspace(WorkspaceId),
+    /// One whose chat is in no workspace.
+    Agent(AgentId),
+}
+
+impl Party {
+    pub fn of(request: &CreateRequest) -> Self {
+        match request.workspace {
+            Some(workspace) => Party::Workspace(workspace),
+            None => Party::Agent(request.agent.clone()),
+        }
+    }
+}
 
 #[derive(Debug, Clone)]
 pub struct Turns {
@@ -47,7 +66,7 @@ impl Turns {
 
     /// However long it takes.
     pub async fn take(&self) -> Turn {
-        self.next(Party::default()).await
+        self.next(Party::Service).await
     }
 
     pub async fn take_within(&self, limit: Duration, party: Party) -> Result<Turn, NoTurn> {
@@ -150,10 +169,16 @@ fn lock(queue: &Mutex<Queue>) -> MutexGuard<'_, Queue> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::request::tests::request;
     use futures_util::FutureExt;
 
-    fn party(name: &str) -> Party {
-        Party(Some(name.into()))
+    fn party(agent: &str) -> Party {
+        Party::Agent(agent.parse().unwrap())
+    }
+
+    fn in_workspace(agent: &str, workspace: &str) -> Party {
+        let (agent, workspace) = (agent.parse().unwrap(), Some(workspace.parse().unwrap()));
+        Party::of(&CreateRequest { agent, workspace, ..request() })
     }
 
     #[tokio::test(start_paused = true)]
@@ -176,15 +201,15 @@ mod tests {
         assert!(turns.take_in_a_quiet_moment().now_or_never().is_none());
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn whoever_asks_for_much_waits_behind_themselves() {
+    /// The names in the order in which they were served who asked in this order, with one turn for all.
+    async fn served<const N: usize>(asked: [(&'static str, Party); N]) -> Vec<&'static str> {
         let turns = Turns::new(1);
         let busy = turns.take().await;
         let (told, mut order) = tokio::sync::mpsc::unbounded_channel();
-        for name in ["many", "many", "many", "one", "other", "other"] {
+        for (name, party) in asked {
             let (turns, told) = (turns.clone(), told.clone());
             tokio::spawn(async move {
-                let turn = turns.take_within(Duration::from_secs(60), party(name)).await.unwrap();
+                let turn = turns.take_within(Duration::from_secs(60), party).await.unwrap();
                 told.send(name).unwrap();
                 tokio::time::sleep(Duration::from_secs(1)).await;
                 drop(turn);
@@ -196,7 +221,33 @@ mod tests {
         while let Some(name) = order.recv().await {
             served.push(name);
         }
-        assert_eq!(served, ["many", "one", "other", "many", "other", "many"]);
+        served
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn whoever_asks_for_much_waits_behind_themselves() {
+        let asked = ["many", "many", "many", "one", "other", "other"].map(|name| (name, party(name)));
+        assert_eq!(served(asked).await, ["many", "one", "other", "many", "other", "many"]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_workspace_gains_nothing_by_having_many_agents() {
+        let [mine, yours] = ["8f14e45f-ceea-467f-9a36-dcc2b7c0f3a1", "45c48cce-2e2d-4fbd-aa1a-fc51c7c6ad26"];
+        let asked = [
+            ("mine", in_workspace("first", mine)),
+            ("mine", in_workspace("second", mine)),
+            ("mine", in_workspace("third", mine)),
+            ("yours", in_workspace("first", yours)),
+            ("nobody's", party("first")),
+        ];
+        assert_eq!(served(asked).await, ["mine", "yours", "nobody's", "mine", "mine"]);
+    }
+
+    #[test]
+    fn an_agent_that_is_called_like_a_workspace_is_another_party() {
+        let workspace = "8f14e45f-ceea-467f-9a36-dcc2b7c0f3a1";
+        assert_ne!(in_workspace("agent", workspace), party(workspace));
+        assert_eq!(in_workspace("agent", workspace), in_workspace("another", &workspace.to_uppercase()));
     }
 
     #[tokio::test(start_paused = true)]
