@@ -130,6 +130,11 @@ impl Actor for Root {
                     state.census.leave(chat);
                 }
             }
+            Message::Counts { chat, incarnation, share } => {
+                if state.roster.is_up(chat, incarnation) {
+                    state.census.enter(chat, share);
+                }
+            }
             Message::Respawn { chat, incarnation } => {
                 if !state.closed && state.roster.is_down(chat, incarnation) {
                     state.spawn(&myself, chat, Start::Unknown).await;

@@ -28,7 +28,7 @@ use crate::ids::{ChatId, ContainerName, Generation, LeaseId, SessionId};
 use crate::journal::{Change, Draft};
 use crate::outcome::{Created, Deletion, NotSaved, SandboxError};
 use crate::request::CreateRequest;
-use crate::root;
+use crate::root::{self, census::Share};
 use crate::sandbox::{Reason, Sandbox, Status};
 use crate::snapshot::{Snapshot, SnapshotLabel};
 
@@ -121,6 +121,8 @@ pub struct State {
     tasks: JoinSet<()>,
     launching: Option<(Generation, CancellationToken)>,
     settling: Vec<RpcReplyPort<()>>,
+    /// What root counts it as.
+    share: Option<Share>,
     counted: CountedStatus,
     owing: CountedDebt,
 }
@@ -150,6 +152,7 @@ impl Actor for Chat {
             tasks: JoinSet::new(),
             launching: None,
             settling: Vec::new(),
+            share: None,
             counted: CountedStatus::default(),
             owing: CountedDebt::default(),
         };
@@ -242,6 +245,7 @@ impl State {
             let (chat, incarnation, handled) = (self.chat, self.incarnation, self.handled);
             self.tell_root(root::Message::Left { chat, incarnation, handled });
         }
+        self.tell_share();
         // What one step decided is handed over in its order. What nobody waits for is kept through a full disk, so it is
         // not tied to what somebody does.
         let mut drafts = Vec::new();
@@ -327,6 +331,19 @@ impl State {
             }
         }
         self.world.journal.write_later(drafts);
+    }
+
+    /// Root counted what a caller asked for, if one did. What was found, or takes the place of another, may differ.
+    fn tell_share(&mut self) {
+        let share = self.lifecycle.sandbox().map(Share::from);
+        if share == self.share {
+            return;
+        }
+        self.share.clone_from(&share);
+        if let Some(share) = share {
+            let (chat, incarnation) = (self.chat, self.incarnation);
+            self.tell_root(root::Message::Counts { chat, incarnation, share });
+        }
     }
 
     /// Writes down what somebody waits for.

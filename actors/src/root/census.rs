@@ -1,7 +1,8 @@
 //! How many sandboxes there are, and whether there may be one more. Decided without side effects.
 //!
-//! A chat counts from the moment it asks for a sandbox until it has nothing left to own. What is there already is counted
-//! whatever the limits say: nobody loses a sandbox to a limit that was lowered.
+//! A chat counts from the moment it asks for a sandbox until it has nothing left to own, first as what it asks for and then
+//! as what it has. What is there already is counted whatever the limits say: nobody loses a sandbox to a limit that was
+//! lowered.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
@@ -29,7 +30,7 @@ pub(super) struct Census {
 
 /// As what a chat's sandbox counts.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Share {
+pub struct Share {
     workspace: Option<WorkspaceId>,
     agent: AgentId,
     profile: ProfileName,

@@ -7,6 +7,7 @@ use chrono::TimeDelta;
 use ractor::{ActorRef, RpcReplyPort};
 
 use super::Child;
+use super::census::Share;
 use crate::builder;
 use crate::chat::actor::{self as chat, Call};
 use crate::chat::discovery::Sighting;
@@ -41,6 +42,12 @@ pub enum Message {
         chat: ChatId,
         incarnation: u64,
         handled: u64,
+    },
+    /// What a chat has, or is getting, is of these.
+    Counts {
+        chat: ChatId,
+        incarnation: u64,
+        share: Share,
     },
     /// A chat whose actor failed may have a new one.
     Respawn {

@@ -127,6 +127,12 @@ impl<A: Clone> Roster<A> {
         delay
     }
 
+    pub(super) fn is_up(&self, chat: ChatId, incarnation: u64) -> bool {
+        self.entries
+            .get(&chat)
+            .is_some_and(|entry| entry.incarnation == incarnation && matches!(entry.server, Server::Up { .. }))
+    }
+
     pub(super) fn is_down(&self, chat: ChatId, incarnation: u64) -> bool {
         self.entries
             .get(&chat)

@@ -8,6 +8,7 @@ mod creating;
 mod deleting;
 mod failing_engine;
 mod hanging_engine;
+mod limits;
 mod listing;
 mod pausing;
 mod pools;

@@ -26,6 +26,7 @@ use sandboxd_actors::profile::{Limits, Network, PoolTargets, Profile, Readiness,
 use sandboxd_actors::reconciler::Trigger;
 use sandboxd_actors::reconciler::plan::Action;
 use sandboxd_actors::request::CreateRequest;
+use sandboxd_actors::root::census::Capacity;
 use sandboxd_actors::sandbox::{Sandbox, Status};
 use sandboxd_actors::sandboxes::{Rhythm, Sandboxes};
 
@@ -72,10 +73,15 @@ impl Service {
         Self::with(instance(), engine, MemoryJournal::default(), turns).await
     }
 
+    /// Has not been able to list its engine yet, and has room for so many.
+    pub(crate) async fn limited(engine: FakeEngine, capacity: Capacity) -> Self {
+        Self::of(instance(), engine, MemoryJournal::default(), 64, request().profile, capacity).await
+    }
+
     /// With sandboxes that are started ahead.
     pub(crate) async fn pooled(engine: FakeEngine, pool: PoolTargets) -> Self {
         let profile = Arc::new(Profile { pool, ..(*request().profile).clone() });
-        Self::of(instance(), engine, MemoryJournal::default(), 64, profile).await
+        Self::of(instance(), engine, MemoryJournal::default(), 64, profile, Capacity::default()).await
     }
 
     /// Another instance on the same engine, with a journal of its own.
@@ -87,7 +93,7 @@ impl Service {
     }
 
     async fn with(instance: InstanceName, engine: FakeEngine, journal: MemoryJournal, turns: usize) -> Self {
-        Self::of(instance, engine, journal, turns, request().profile).await
+        Self::of(instance, engine, journal, turns, request().profile, Capacity::default()).await
     }
 
     async fn of(
@@ -96,6 +102,7 @@ impl Service {
         journal: MemoryJournal,
         turns: usize,
         profile: Arc<Profile>,
+        capacity: Capacity,
     ) -> Self {
         let (handle, contents) =
             JournalHandle::start_in_place(journal.clone(), JOURNAL_LIMIT).await.expect("the journal opens");
@@ -118,7 +125,7 @@ impl Service {
             engine: Bounded::new(Arc::new(engine.clone()), limits),
             turns: Turns::new(turns),
             queue_limit: Duration::from_secs(60),
-            capacity: Default::default(),
+            capacity,
             probe: Arc::new(probe.clone()),
             directories: Arc::new(directories.clone()),
             interiors: Arc::new(sandboxd_actors::interior::Unfurnished),
