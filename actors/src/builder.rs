@@ -129,13 +129,15 @@ pub struct RepositoryStatus {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Pruned {
     pub images: Vec<Image>,
+    /// Of the layers that went with them. Told only to those who ask.
+    pub layer_bytes: u64,
     pub build_cache_bytes: u64,
 }
 
 impl Pruned {
-    /// With the layers that others share, and so at most.
+    /// What was freed in all.
     pub fn bytes(&self) -> u64 {
-        self.images.iter().map(|image| image.bytes).sum::<u64>() + self.build_cache_bytes
+        self.layer_bytes + self.build_cache_bytes
     }
 }
 

@@ -33,6 +33,9 @@ pub trait Images: Send + Sync + 'static {
     /// The images that containers are made of, whether they run or not.
     async fn in_use(&self) -> Result<BTreeSet<String>, ImageError>;
 
+    /// What an image is made of, from the lowest up; nothing of one that is gone.
+    async fn layers(&self, image: &Image) -> Result<Vec<Layer>, ImageError>;
+
     /// Removes an image and the layers that only it had. One that is gone already is fine; one that a container or
     /// another image needs is refused.
     async fn remove(&self, image: &Image) -> Result<(), ImageError>;
@@ -65,6 +68,13 @@ impl Image {
             _ => format!("{short}:latest"),
         }
     }
+}
+
+/// A part of an image, which is the same as another's if those below it are, too.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Layer {
+    pub digest: String,
+    pub bytes: u64,
 }
 
 /// What an image is made from.

@@ -266,7 +266,7 @@ struct Removed {
 fn pruned_table(pruned: Pruned) -> String {
     let Pruned { dry_run, removed, bytes } = pruned;
     let done = if dry_run { "to be removed" } else { "removed" };
-    let summary = format!("{} images {done}, at most {}\n", removed.len(), size(bytes));
+    let summary = format!("{} images {done}, freeing {}\n", removed.len(), size(bytes));
     let mut table = plain();
     for image in removed {
         table.add_row([short_id(&image.image_id).to_owned(), size(image.bytes), image.tags.join(", ")]);

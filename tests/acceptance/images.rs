@@ -124,9 +124,15 @@ async fn pruning_takes_what_nobody_needs_and_says_so_before() {
         let params = json!({ "context": context, "tag": tag });
         service.call("image.build", params).await.expect("built")["image_id"].as_str().expect("an id").to_owned()
     };
-    let (old, new) = (build("old").await, build("new").await);
+    let (old, new) = (build("older").await, build("new").await);
     let removed = async |dry_run: bool| {
         let pruned = service.call("image.prune", json!({ "dry_run": dry_run })).await.expect("pruned");
+        let layers = pruned["bytes"].as_u64().zip(pruned["build_cache_bytes"].as_u64()).map(|(all, cache)| all - cache);
+        assert_eq!(
+            layers,
+            Some("older".len() as u64 + "new".len() as u64),
+            "not what they share with the base: {pruned}"
+        );
         let removed = pruned["removed"].as_array().expect("an array").clone();
         removed.iter().map(|image| image["image_id"].as_str().expect("an id").to_owned()).collect::<Vec<_>>()
     };

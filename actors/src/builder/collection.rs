@@ -7,12 +7,12 @@
 //! spare                    the rest                           goes when asked for, or while the disk is too full
 //! ```
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use crate::clock::Timestamp;
 use crate::ids::InstanceName;
 use crate::images::labels::{self, Origin};
-use crate::images::{Disk, Image};
+use crate::images::{Disk, Image, Layer};
 
 /// How full the engine's disk may become.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -87,6 +87,25 @@ pub fn plan(
     }
     garbage.extend(spare);
     Plan { images: garbage, build_cache: full || occasion == Occasion::Asked }
+}
+
+/// How much goes with images of these layers: each layer once, and none that an image that stays is made of, too.
+pub fn freed(gone: &[Vec<Layer>], kept: &[Vec<Layer>]) -> u64 {
+    // Each layer has a number that follows from its own digest and the number of the layer below it.
+    let mut numbers: HashMap<(usize, &str), usize> = HashMap::new();
+    let mut seen = BTreeSet::new();
+    let mut bytes = 0;
+    for (counts, image) in kept.iter().map(|image| (false, image)).chain(gone.iter().map(|image| (true, image))) {
+        let mut below = 0;
+        for layer in image {
+            let next = numbers.len() + 1;
+            below = *numbers.entry((below, &layer.digest)).or_insert(next);
+            if seen.insert(below) && counts {
+                bytes += layer.bytes;
+            }
+        }
+    }
+    bytes
 }
 
 /// The oldest that together with `garbage` bring the disk below the low mark. Sizes are those with shared layers, so it

@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 use metrics::Unit;
 use tokio::sync::Semaphore;
 
-use super::collection::{Needs, Occasion, Plan, plan};
+use super::collection::{Needs, Occasion, Plan, freed, plan};
 use super::job::Outcome;
 use super::repository::{self, Repository, Standing};
 use super::{BuildRequest, Listed, Listing, Made, Pruned, RepositoryStatus, Workshop};
 use crate::images::labels::{Origin, Source};
-use crate::images::{Build, Context, Disk, Image, ImageError, Reporter};
+use crate::images::{Build, Context, Disk, Image, ImageError, Layer, Reporter};
 
 const PULLS: &str = "sandboxd_image_pulls_total";
 const PULL_DURATION: &str = "sandboxd_image_pull_duration_seconds";
@@ -214,15 +214,20 @@ pub(super) async fn prune(
         disk => disk?,
     };
     metrics::gauge!(DISK_USED).set(disk.used_percent() / 100.0);
-    let mut images = within(ask, "listing images", shop.images.list()).await?;
+    let all = within(ask, "listing images", shop.images.list()).await?;
+    let mut images = all.clone();
     if quiet.is_err() {
         images.retain(|image| !image.tags.is_empty());
     }
     let needs = needs(shop).await?;
     let watermarks = shop.collecting.watermarks;
     let Plan { images, build_cache } = plan(&images, &needs, disk, watermarks, occasion, &shop.instance);
+    let layers = match occasion {
+        Occasion::Asked if !images.is_empty() => layers(shop, all).await?,
+        _ => Vec::new(),
+    };
     if dry_run {
-        return Ok(Pruned { images, build_cache_bytes: 0 });
+        return Ok(Pruned { layer_bytes: freed_by(&images, layers), images, build_cache_bytes: 0 });
     }
     let mut pruned = Pruned::default();
     for image in images {
@@ -237,11 +242,30 @@ pub(super) async fn prune(
             Err(error) => return Err(error),
         }
     }
+    pruned.layer_bytes = freed_by(&pruned.images, layers);
     if build_cache {
         let pruning = shop.images.prune_build_cache();
         pruned.build_cache_bytes = within(shop.limits.build, "pruning the build cache", pruning).await?;
     }
     Ok(pruned)
+}
+
+/// By image. They have to be looked up before any is removed.
+async fn layers(shop: &Workshop, images: Vec<Image>) -> Result<Vec<(String, Vec<Layer>)>, ImageError> {
+    let mut found = Vec::new();
+    for image in images {
+        let layers = within(shop.limits.ask, "looking up an image's layers", shop.images.layers(&image)).await?;
+        found.push((image.id, layers));
+    }
+    Ok(found)
+}
+
+fn freed_by(images: &[Image], layers: Vec<(String, Vec<Layer>)>) -> u64 {
+    let gone: BTreeSet<&String> = images.iter().map(|image| &image.id).collect();
+    let (gone, kept): (Vec<_>, Vec<_>) = layers.into_iter().partition(|(id, _)| gone.contains(id));
+    let without_ids =
+        |images: Vec<(String, Vec<Layer>)>| images.into_iter().map(|(_, layers)| layers).collect::<Vec<_>>();
+    freed(&without_ids(gone), &without_ids(kept))
 }
 
 async fn needs(shop: &Workshop) -> Result<Needs, ImageError> {

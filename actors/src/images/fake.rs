@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use async_trait::async_trait;
 use tokio::sync::watch;
 
-use super::{Build, Disk, Image, ImageError, Images, Progress, Reporter};
+use super::{Build, Disk, Image, ImageError, Images, Layer, Progress, Reporter};
 use crate::builder::repository::Repository;
 use crate::sources::{Checkout, Held, Sources};
 
@@ -129,6 +129,11 @@ impl Images for FakeImages {
 
     async fn in_use(&self) -> Result<BTreeSet<String>, ImageError> {
         Ok(self.locked().in_use.clone())
+    }
+
+    /// One, and no other has it.
+    async fn layers(&self, image: &Image) -> Result<Vec<Layer>, ImageError> {
+        Ok(vec![Layer { digest: image.id.clone(), bytes: image.bytes }])
     }
 
     async fn remove(&self, image: &Image) -> Result<(), ImageError> {

@@ -2,6 +2,7 @@
 
 mod context;
 mod ignored;
+mod layers;
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -16,7 +17,7 @@ use bollard::query_parameters::{
 use chrono::{DateTime, Utc};
 use futures_util::{StreamExt, TryStreamExt};
 use sandboxd_actors::engine::EngineError;
-use sandboxd_actors::images::{Build, Disk, Image, ImageError, Images, Progress, Reporter};
+use sandboxd_actors::images::{Build, Disk, Image, ImageError, Images, Layer, Progress, Reporter};
 
 use super::{DockerEngine, errors};
 
@@ -102,6 +103,16 @@ impl Images for DockerEngine {
         let options = ListContainersOptionsBuilder::default().all(true).build();
         let containers = docker(self).await?.list_containers(Some(options)).await.map_err(failed)?;
         Ok(containers.into_iter().filter_map(|container| container.image_id).collect())
+    }
+
+    async fn layers(&self, image: &Image) -> Result<Vec<Layer>, ImageError> {
+        let docker = docker(self).await?;
+        let told = tokio::try_join!(docker.inspect_image(&image.id), docker.image_history(&image.id));
+        match told {
+            Ok((inspected, history)) => Ok(layers::layers(inspected, history)),
+            Err(error) if is_missing(&error) => Ok(Vec::new()),
+            Err(error) => Err(failed(error)),
+        }
     }
 
     async fn remove(&self, image: &Image) -> Result<(), ImageError> {

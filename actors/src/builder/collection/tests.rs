@@ -34,6 +34,21 @@ fn decide(images: &[Image], needs: &Needs, used_percent: u64, occasion: Occasion
 }
 
 #[test]
+fn a_layer_is_freed_once_and_only_if_nobody_keeps_it() {
+    let image = |layers: &[(&str, u64)]| {
+        layers.iter().map(|&(digest, bytes)| Layer { digest: digest.into(), bytes }).collect::<Vec<_>>()
+    };
+    let (old, new) = (image(&[("base", 100), ("old", 20)]), image(&[("base", 100), ("new", 3)]));
+    assert_eq!(freed(&[old.clone(), new.clone()], &[]), 123, "the base of both counts once");
+    assert_eq!(freed(std::slice::from_ref(&old), std::slice::from_ref(&new)), 20, "the base stays");
+    let same = std::slice::from_ref(&old);
+    assert_eq!(freed(same, same), 0, "an image that shares all of it");
+    let elsewhere = image(&[("other", 1), ("old", 20)]);
+    assert_eq!(freed(&[old], &[elsewhere]), 120, "upon another layer it is another");
+    assert_eq!(freed(&[], &[new]), 0);
+}
+
+#[test]
 fn what_a_newer_one_replaced_goes_and_the_newest_stays() {
     let images = [ours("old", false, 60, Some("app")), ours("new", true, 0, Some("app"))];
     let needs = Needs { repositories: ["app".to_owned()].into(), ..Needs::default() };
