@@ -21,6 +21,7 @@ mod identity;
 mod images;
 mod language;
 mod profile;
+mod registry;
 mod secret;
 mod section;
 mod service;
@@ -47,6 +48,7 @@ pub use identity::{Mode, Principal, User};
 pub use images::{Gc, Images, Repository};
 pub use language::Language;
 pub use profile::{HostMount, Network, OnExpire, Pool, Profile, Readiness, ReadinessKind, Restart};
+pub use registry::Registry;
 pub use secret::Secret;
 pub use service::{
     Chats, Events, Http, Instance, Leases, Log, LogFormat, Metrics, Mounts, Reaper, Reconciler, SandboxLimits,
@@ -86,6 +88,7 @@ pub struct Config {
     pub log: Log,
     pub shutdown: Shutdown,
     pub images: Images,
+    pub registries: BTreeMap<String, Registry>,
     pub repositories: BTreeMap<String, Repository>,
     /// Always has [`DEFAULT_PROFILE`].
     pub profiles: BTreeMap<String, Profile>,
@@ -150,8 +153,11 @@ impl Config {
             log: section.section("log", Log::read),
             shutdown: section.section("shutdown", Shutdown::read),
             images: section.section("images", Images::read),
-            repositories: section
-                .sections("repositories", &[], images::repository_name, |_, repository| Repository::read(repository)),
+            registries: section
+                .sections("registries", &[], images::name_of("registry"), |_, registry| Registry::read(registry)),
+            repositories: section.sections("repositories", &[], images::name_of("repository"), |_, repository| {
+                Repository::read(repository)
+            }),
             profiles: section
                 .sections("profiles", &[DEFAULT_PROFILE], profile::profile_name, |_, profile| Profile::read(profile)),
         }

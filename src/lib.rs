@@ -6,6 +6,7 @@ pub mod client;
 pub mod config;
 #[cfg(debug_assertions)]
 pub mod crash_points;
+pub mod credentials;
 pub mod doctor;
 pub mod engine;
 pub mod host_paths;

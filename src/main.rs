@@ -13,6 +13,7 @@ use sandboxd::engine::docker::DockerEngine;
 use sandboxd::engine::private::PrivateEngine;
 use sandboxd::journal::SqliteJournal;
 use sandboxd::service::{Outside, Service};
+use sandboxd::workshop::registries;
 use sandboxd::{systemd, telemetry};
 use sandboxd_actors::engine::Engine;
 use tokio::signal::unix::{SignalKind, signal};
@@ -123,14 +124,15 @@ async fn find_engine(config: &Config) -> Result<(DockerEngine, Option<PrivateEng
         EngineHost::Auto => "auto".to_owned(),
         EngineHost::Socket(path) => format!("unix://{}", path.display()),
     };
-    let engine = DockerEngine::connect(&host)?;
+    let engine = DockerEngine::connect(&host)?.with_registries(registries(config));
     let limit = config.engine.timeouts.connect;
     if !config.engine.private || matches!(tokio::time::timeout(limit, engine.identify()).await, Ok(Ok(_))) {
         return Ok((engine, None));
     }
     let private = PrivateEngine::start(&config.state.dir.join("engine")).await?;
     tracing::info!(host = private.host(), "no engine answers, using one of our own");
-    Ok((DockerEngine::connect(private.host())?, Some(private)))
+    let engine = DockerEngine::connect(private.host())?.with_registries(registries(config));
+    Ok((engine, Some(private)))
 }
 
 /// The first signal asks for an orderly end, which has its own deadline; a second one does not hurry it.

@@ -26,9 +26,10 @@ use sandboxd_actors::images::ImageError;
 use sandboxd_actors::sources::{Checkout, Sources};
 use tokio::process::Command;
 
-pub use access::Credentials;
 use access::{Access, AccessError};
 use temporary::{Temporary, clear};
+
+use crate::credentials::Credentials;
 
 #[derive(Debug, thiserror::Error)]
 #[error("{path}: {error}")]

@@ -11,7 +11,9 @@ use sandboxd_actors::ids::InstanceName;
 use sandboxd_actors::images::{Image, Images};
 
 use crate::config::{self, Config};
-use crate::repositories::{Credentials, GitSources, SourcesError};
+use crate::credentials::Credentials;
+use crate::engine::docker::Registries;
+use crate::repositories::{GitSources, SourcesError};
 
 pub fn workshop(config: &Config, instance: &InstanceName, images: Arc<dyn Images>) -> Result<Workshop, SourcesError> {
     let credentials = config.repositories.iter().map(|(name, repository)| (name.clone(), credentials(repository)));
@@ -39,16 +41,19 @@ pub fn workshop(config: &Config, instance: &InstanceName, images: Arc<dyn Images
     })
 }
 
+/// What the engine shows to registries that do not give their images to everybody.
+pub fn registries(config: &Config) -> Registries {
+    let credentials =
+        |it: &config::Registry| Credentials::configured(it.credentials_file.as_deref(), &it.credentials_command);
+    config.registries.values().map(|registry| (registry.host.clone(), credentials(registry))).collect()
+}
+
 fn profiles(config: &Config) -> BTreeMap<String, String> {
     config.profiles.iter().map(|(name, profile)| (name.clone(), profile.image.clone())).collect()
 }
 
 fn credentials(repository: &config::Repository) -> Credentials {
-    match &repository.credentials_file {
-        Some(file) => Credentials::File(file.clone()),
-        None if repository.credentials_command.is_empty() => Credentials::None,
-        None => Credentials::Command(repository.credentials_command.clone()),
-    }
+    Credentials::configured(repository.credentials_file.as_deref(), &repository.credentials_command)
 }
 
 fn repository(name: &str, configured: &config::Repository) -> Repository {

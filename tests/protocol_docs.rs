@@ -637,7 +637,7 @@ fn every_error() -> Vec<Error> {
         Kind::CommandNotFound.error("").with("chat_id", "c").with("command_id", 1),
         Kind::SyncFailed.error("").with("chat_id", "c"),
         Kind::FileError.error("").with("path", "/p").with("reason", "other"),
-        Error::from(ImageError::PullFailed { image: "i".into(), reason: "no".into() }),
+        Error::from(ImageError::PullFailed { image: "i".into(), registry: "r".into(), reason: "no".into() }),
         Error::from(ImageError::BuildFailed { tag: "i".into(), step: None, reason: "no".into(), log_tail: vec![] }),
         Error::from(ImageError::SourceUnavailable { repository: "r".into(), reason: "no".into() }),
         Kind::ParseError.error(""),

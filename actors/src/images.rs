@@ -162,7 +162,7 @@ pub enum ImageError {
     #[error("the engine refused: {reason}")]
     Refused { reason: String },
     #[error("image {image} cannot be pulled: {reason}")]
-    PullFailed { image: String, reason: String },
+    PullFailed { image: String, registry: String, reason: String },
     #[error("image {tag} was not built: {reason}{}", at(.step))]
     BuildFailed {
         tag: String,

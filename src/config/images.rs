@@ -103,11 +103,11 @@ impl Repository {
 }
 
 /// A name that the environment can spell: there, `_` stands for `-`.
-pub(super) fn repository_name(name: &str) -> Parsed<()> {
+pub(super) fn name_of(what: &'static str) -> impl Fn(&str) -> Parsed<()> {
     let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
-    match !name.is_empty() && name.len() <= 63 && name.chars().all(plain) {
+    move |name| match !name.is_empty() && name.len() <= 63 && name.chars().all(plain) {
         true => Ok(()),
-        false => Err(Refusal("expected a repository's name of a-z, 0-9 and -".into())),
+        false => Err(Refusal(format!("expected a {what}'s name of a-z, 0-9 and -"))),
     }
 }
 

@@ -1,5 +1,6 @@
 //! Rules between keys. Runs only once every value is right by itself, so that no complaint is about a stand-in.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use super::Config;
@@ -11,6 +12,7 @@ pub(super) fn validate(config: &Config, report: &mut Report) {
     teardown(config, report);
     languages(config, report);
     images(config, report);
+    registries(config, report);
     repositories(config, report);
 }
 
@@ -88,6 +90,23 @@ fn images(config: &Config, report: &mut Report) {
     if gc.low_watermark > gc.high_watermark {
         let message = format!("expected at most {}, which is images.gc.high_watermark", gc.high_watermark);
         report.refuse("images.gc.low_watermark", message);
+    }
+}
+
+fn registries(config: &Config, report: &mut Report) {
+    let mut hosts = BTreeMap::new();
+    for (name, registry) in &config.registries {
+        let mut refuse = |key: &str, message: &str| report.refuse(&format!("registries.{name}.{key}"), message);
+        if registry.host.is_empty() {
+            refuse("host", "expected the registry's host");
+        } else if let Some(other) = hosts.insert(&registry.host, name) {
+            refuse("host", &format!("{} is the host of registries.{other}, too", registry.host));
+        }
+        match (&registry.credentials_file, registry.credentials_command.is_empty()) {
+            (None, true) => refuse("credentials_file", "expected this or credentials_command"),
+            (Some(_), false) => refuse("credentials_command", "expected either this or credentials_file"),
+            _ => {}
+        }
     }
 }
 

@@ -22,6 +22,7 @@ mod network;
 mod observe;
 mod snapshot;
 
+pub use images::Registries;
 pub use locate::InvalidHost;
 
 use std::collections::HashMap;
@@ -53,12 +54,18 @@ const REMOVAL_POLL: Duration = Duration::from_millis(100);
 pub struct DockerEngine {
     hosts: Hosts,
     located: OnceCell<Located>,
+    registries: Registries,
 }
 
 impl DockerEngine {
     /// `host` is `auto` or `unix:///path/to/socket`. Nothing is contacted yet.
     pub fn connect(host: &str) -> Result<Self, InvalidHost> {
-        Ok(Self { hosts: Hosts::parse(host)?, located: OnceCell::new() })
+        Ok(Self { hosts: Hosts::parse(host)?, located: OnceCell::new(), registries: Registries::default() })
+    }
+
+    /// Signs in at these when it gets images from them.
+    pub fn with_registries(self, registries: Registries) -> Self {
+        Self { registries, ..self }
     }
 
     /// Every socket at which this engine is or may yet be found. Whoever can reach one of them owns the host.

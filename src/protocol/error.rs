@@ -347,9 +347,11 @@ impl From<ImageError> for Error {
             ImageError::EngineUnavailable { reason } | ImageError::Refused { reason } => {
                 Kind::EngineUnavailable.error(message).with("reason", reason)
             }
-            ImageError::PullFailed { image, reason } => {
-                Kind::ImagePullFailed.error(message).with("image", image).with("reason", reason)
-            }
+            ImageError::PullFailed { image, registry, reason } => Kind::ImagePullFailed
+                .error(message)
+                .with("image", image)
+                .with("registry", registry)
+                .with("reason", reason),
             ImageError::BuildFailed { tag, step, reason, log_tail } => Kind::ImageBuildFailed
                 .error(message)
                 .with("image", tag)

@@ -2,6 +2,7 @@
 
 mod guarded_repository;
 mod registry;
+mod registry_credentials;
 mod repositories;
 
 use std::path::Path;

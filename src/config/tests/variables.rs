@@ -9,11 +9,12 @@ fn every_key_can_be_overridden_by_its_variable() {
     let full = accept(&shipped_in_full(), NO_VARIABLES);
     let document: toml::Table = shipped_in_full().parse().expect("TOML");
     let mut variables = Vec::new();
-    let repositories = document["repositories"].as_table().expect("a table").iter().flat_map(|(name, repository)| {
-        let keys = repository.as_table().expect("a table").keys();
-        keys.map(move |key| format!("repositories.{name}.{key}"))
+    let named = ["registries", "repositories"].into_iter().flat_map(|section| {
+        let entries = document[section].as_table().expect("a table").iter();
+        let keys = |entry: &toml::Value| entry.as_table().expect("a table").keys().cloned().collect::<Vec<_>>();
+        entries.flat_map(move |(name, entry)| keys(entry).into_iter().map(move |key| format!("{section}.{name}.{key}")))
     });
-    for key in Config::keys().into_iter().chain(repositories) {
+    for key in Config::keys().into_iter().chain(named) {
         let mut parts = key.split('.');
         let section = document.get(parts.next().expect("a section"));
         let value = parts.fold(section, |value, part| value?.get(part)).expect("a key of the file");

@@ -3,6 +3,7 @@
 mod context;
 mod ignored;
 mod layers;
+mod registries;
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -20,6 +21,8 @@ use sandboxd_actors::engine::EngineError;
 use sandboxd_actors::images::{Build, Disk, Image, ImageError, Images, Layer, Progress, Reporter};
 
 use super::{DockerEngine, errors};
+pub use registries::Registries;
+use registries::SignIn;
 
 /// How many of a build's last lines go with its failure.
 const TAIL: usize = 20;
@@ -44,15 +47,22 @@ impl Images for DockerEngine {
 
     async fn pull(&self, reference: &str, reporter: &Reporter) -> Result<String, ImageError> {
         let docker = docker(self).await?;
+        let not_pulled = |registry: &str, reason: String| {
+            let (image, registry) = (reference.to_owned(), registry.to_owned());
+            ImageError::PullFailed { image, registry, reason }
+        };
+        let signed_in = self.registries.sign_in(reference).await;
+        let signed_in = signed_in.map_err(|error| not_pulled(&error.registry, error.to_string()))?;
         // Without a tag, an engine would pull all there are.
         let options = CreateImageOptionsBuilder::default().from_image(reference);
         let options = if names_version(reference) { options } else { options.tag("latest") };
-        let not_pulled = |error: Error| match failed(error) {
-            ImageError::Refused { reason } => ImageError::PullFailed { image: reference.to_owned(), reason },
+        let refused = |error: Error| match failed(error) {
+            ImageError::Refused { reason } => not_pulled(&signed_in.registry, signed_in.explain(&reason)),
             error => error,
         };
-        let mut told = docker.create_image(Some(options.build()), None, None);
-        while let Some(info) = told.try_next().await.map_err(not_pulled)? {
+        let client = registries::client(docker);
+        let mut told = client.create_image(Some(options.build()), None, signed_in.credentials());
+        while let Some(info) = told.try_next().await.map_err(refused)? {
             reporter.tell(progress(info.status.unwrap_or_default(), info.id, info.progress_detail));
         }
         id_of(docker, reference).await
@@ -73,7 +83,9 @@ impl Images for DockerEngine {
         let (pieces, packing) = context::stream(build.context.clone(), build.dockerfile.clone());
         let body = bollard::body_try_stream(pieces.map_ok(Into::into));
         let mut log = Log::default();
-        let mut told = std::pin::pin!(docker.build_image(options, None, Some(body)));
+        let signed_in = self.registries.sign_in_everywhere().await;
+        let client = registries::client(docker);
+        let mut told = std::pin::pin!(client.build_image(options, Some(registries::all_of(&signed_in)), Some(body)));
         let outcome = loop {
             match told.next().await {
                 None => break Ok(()),
@@ -93,6 +105,8 @@ impl Images for DockerEngine {
                 if let Some(layer) = layer {
                     discard(docker, &layer).await;
                 }
+                // An engine says there what a registry said.
+                let reason = signed_in.iter().fold(reason, |reason, it: &SignIn| it.struck_from(&reason));
                 Err(ImageError::BuildFailed { tag: build.tag.clone(), step, reason, log_tail: tail })
             }
             Err(error) => Err(error),

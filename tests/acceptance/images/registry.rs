@@ -10,10 +10,11 @@ use crate::containers::Containers;
 use crate::daemon::Daemon;
 use crate::engine::{blocking, eventually};
 
-/// Serves the image `test:v1`, whose layer it gives only once `/open` is there, and prints what it is asked for.
+/// Serves the image `test:v1`, whose layer it gives only once `/open` is there, and prints what it is asked for. With
+/// credentials to expect, it gives nothing to others, and tells them what they have shown.
 const PROGRAM: &str = r#"
-import hashlib, http.server, io, json, os, sys, tarfile, time
-name = sys.argv[1]
+import base64, hashlib, http.server, io, json, os, sys, tarfile, time
+name, expected = sys.argv[1:]
 layer = io.BytesIO()
 with tarfile.open(fileobj=layer, mode='w') as archive:
     content = name.encode()
@@ -34,6 +35,8 @@ blobs = {digest(config): config, digest(layer): layer}
 class Handler(http.server.BaseHTTPRequestHandler):
     def do_HEAD(self): self.do_GET()
     def do_GET(self):
+        shown = base64.b64decode(self.headers.get('Authorization', '').removeprefix('Basic ')).decode()
+        if expected and shown != expected: return self.refuse('not with ' + shown)
         last = self.path.rsplit('/', 1)[1]
         if self.path == '/v2/': return self.give(b'{}', 'application/json')
         if last in ('v1', digest(manifest)): return self.give(manifest, kind + 'distribution.manifest.v2+json')
@@ -48,6 +51,14 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.send_header('Content-Type', kind)
         self.send_header('Content-Length', str(len(data)))
         self.send_header('Docker-Content-Digest', digest(data))
+        self.end_headers()
+        if self.command == 'GET': self.wfile.write(data)
+    def refuse(self, why):
+        data = json.dumps({'errors': [{'code': 'UNAUTHORIZED', 'message': why}]}).encode()
+        self.send_response(401)
+        self.send_header('WWW-Authenticate', 'Basic realm="registry"')
+        self.send_header('Content-Type', 'application/json')
+        self.send_header('Content-Length', str(len(data)))
         self.end_headers()
         if self.command == 'GET': self.wfile.write(data)
     def log_message(self, *words): pass
@@ -65,10 +76,15 @@ pub(super) struct Registry {
 
 impl Registry {
     pub(super) async fn start(service: &Daemon) -> Self {
+        Self::expecting(service, "").await
+    }
+
+    /// One that wants to be shown `user:password`.
+    pub(super) async fn expecting(service: &Daemon, credentials: &str) -> Self {
         let containers = service.containers().await;
         let body = ContainerCreateBody {
             image: Some("sandboxd-python-git:test".into()),
-            cmd: Some(["python3", "-c", PROGRAM, service.name()].map(String::from).to_vec()),
+            cmd: Some(["python3", "-c", PROGRAM, service.name(), credentials].map(String::from).to_vec()),
             labels: Some(HashMap::from([("sandboxd.test".into(), "registry".into())])),
             host_config: Some(HostConfig { network_mode: Some("host".into()), ..Default::default() }),
             ..Default::default()
@@ -86,6 +102,10 @@ impl Registry {
 
     pub(super) fn image(&self) -> &str {
         &self.image
+    }
+
+    pub(super) fn host(&self) -> &str {
+        self.image.split('/').next().unwrap_or_default()
     }
 
     pub(super) async fn is_asked_for_a_layer(&self) {
