@@ -11,6 +11,8 @@
 //! argument, no variable, no configuration of the clone, and not in what is logged.
 
 mod access;
+mod address;
+mod submodules;
 mod temporary;
 
 use std::collections::BTreeMap;
@@ -27,6 +29,7 @@ use sandboxd_actors::sources::{Checkout, Sources};
 use tokio::process::Command;
 
 use access::{Access, AccessError};
+use address::Address;
 use temporary::{Temporary, clear};
 
 use crate::credentials::Credentials;
@@ -52,6 +55,11 @@ enum GitError {
     Failed { what: &'static str, said: String },
     #[error("there is no branch {0}")]
     NoBranch(String),
+    /// It is not shown: it may have a password in it.
+    #[error("its address is not understood")]
+    Address,
+    #[error("submodule {path} is at an address that a submodule of this repository may not have")]
+    Submodule { path: String },
     #[error(transparent)]
     Access(#[from] AccessError),
 }
@@ -66,7 +74,8 @@ impl GitSources {
     }
 
     async fn look(&self, repository: &Repository) -> Result<String, GitError> {
-        let access = self.access(repository).await?;
+        let address = Address::parse(&repository.url).ok_or(GitError::Address)?;
+        let access = self.access(repository, &address, self.credentials_of(repository)).await?;
         let reference = format!("refs/heads/{}", repository.branch);
         let told = self.git(&access, "ls-remote", ["ls-remote", "--", &repository.url, &reference]).await?;
         let commit = told.lines().find_map(|line| line.strip_suffix(&reference)).map(str::trim);
@@ -75,7 +84,8 @@ impl GitSources {
 
     async fn fetch(&self, repository: &Repository) -> Result<Checkout, GitError> {
         let Repository { name, url, branch, .. } = repository;
-        let access = self.access(repository).await?;
+        let address = Address::parse(url).ok_or(GitError::Address)?;
+        let access = self.access(repository, &address, self.credentials_of(repository)).await?;
         let mirror = self.directory.join(format!("{name}.git"));
         let at = mirror.to_str().unwrap_or_default();
         if !mirror.exists() {
@@ -91,15 +101,28 @@ impl GitSources {
         let checkout = Temporary::named(&self.directory, name, "checkout");
         let (path, files) = (checkout.path().to_owned(), checkout.path().to_string_lossy().into_owned());
         let clone = ["clone", "--quiet", "--no-tags", "--single-branch", "--branch", branch, "--", at, &files];
-        self.git(&access, "clone", clone).await?;
-        self.git(&access, "remote", ["-C", &files, "remote", "set-url", "origin", url]).await?;
-        let commit = self.git(&access, "rev-parse", ["-C", &files, "rev-parse", "HEAD"]).await?.trim().to_owned();
+        // From here on there is nobody to show credentials to.
+        let here = self.access(repository, &Address::Local(&mirror), &Credentials::None).await?;
+        self.git(&here, "clone", clone).await?;
+        self.git(&here, "remote", ["-C", &files, "remote", "set-url", "origin", url]).await?;
+        let commit = self.git(&here, "rev-parse", ["-C", &files, "rev-parse", "HEAD"]).await?.trim().to_owned();
+        if repository.submodules {
+            self.add_submodules(repository, &address, &path).await?;
+        }
         Ok(Checkout { directory: path, commit, held: Box::new(checkout) })
     }
 
-    async fn access(&self, repository: &Repository) -> Result<Access, GitError> {
-        let credentials = self.credentials.get(&repository.name).unwrap_or(&Credentials::None);
-        Ok(Access::prepare(&self.directory, repository, credentials).await?)
+    fn credentials_of(&self, repository: &Repository) -> &Credentials {
+        self.credentials.get(&repository.name).unwrap_or(&Credentials::None)
+    }
+
+    async fn access(
+        &self,
+        repository: &Repository,
+        address: &Address<'_>,
+        credentials: &Credentials,
+    ) -> Result<Access, GitError> {
+        Ok(Access::prepare(&self.directory, repository, address, credentials).await?)
     }
 
     /// What git prints.

@@ -59,7 +59,21 @@ fn credentials(repository: &config::Repository) -> Credentials {
 fn repository(name: &str, configured: &config::Repository) -> Repository {
     let tag = configured.image.as_deref().map_or_else(|| format!("sandboxd-{name}:latest"), Image::full_tag);
     let config::Repository { url, branch, base, directory, install, build, warm_up, .. } = configured.clone();
-    let config::Repository { every, stale_after, timeout, .. } = *configured;
+    let config::Repository { submodules, every, stale_after, timeout, .. } = *configured;
     let name = name.to_owned();
-    Repository { name, url, branch, base, tag, directory, install, build, warm_up, every, stale_after, timeout }
+    Repository {
+        name,
+        url,
+        branch,
+        submodules,
+        base,
+        tag,
+        directory,
+        install,
+        build,
+        warm_up,
+        every,
+        stale_after,
+        timeout,
+    }
 }

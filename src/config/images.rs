@@ -40,6 +40,7 @@ pub struct Gc {
 pub struct Repository {
     pub url: String,
     pub branch: String,
+    pub submodules: bool,
     pub base: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub image: Option<String>,
@@ -87,6 +88,7 @@ impl Repository {
         Repository {
             url: section.get("url", "", optional(url)).unwrap_or_default(),
             branch: section.get("branch", "main", branch),
+            submodules: section.get("submodules", "false", flag),
             base: section.get("base", "", optional(image)).unwrap_or_default(),
             image: section.get("image", "", optional(image)),
             directory: section.get("directory", "/repository", directory),

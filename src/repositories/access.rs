@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use sandboxd_actors::builder::repository::Repository;
 
+use super::address::Address;
 use super::temporary::Temporary;
 use crate::credentials::{Credentials, CredentialsError, Secret};
 
@@ -33,8 +34,14 @@ const PASSED: [&str; 10] = [
     "SSH_AUTH_SOCK",
 ];
 
-/// Asked by git for user and password. It has neither in its text.
+/// Asked by git for user and password, in words such as `Password for 'https://me@host': `. It has neither in its text,
+/// and gives them to nobody but the host that they are for: git may have been sent on to another. The host is what comes
+/// last, whatever a user's name looks like.
 const ASKPASS: &str = r#"#!/bin/sh
+asked=${1%"': "}
+scheme=${asked#*"'"}
+host=${asked##*://}
+[ "${scheme%%://*}://${host##*@}" = "$(cat "${0%/*}/origin")" ] || exit 1
 case $1 in
 Username*) exec cat "${0%/*}/user" ;;
 *) exec cat "${0%/*}/password" ;;
@@ -45,6 +52,7 @@ esac
 pub(super) struct Access {
     place: Temporary,
     is_key: bool,
+    protocols: &'static str,
     secret: Option<Secret>,
 }
 
@@ -52,29 +60,28 @@ impl Access {
     pub(super) async fn prepare(
         directory: &Path,
         repository: &Repository,
+        address: &Address<'_>,
         credentials: &Credentials,
     ) -> Result<Self, AccessError> {
         let secret = credentials.read().await?;
-        let is_key = repository.url.starts_with("ssh://");
+        let is_key = address.is_ssh();
         let place = Temporary::named(directory, &repository.name, "access");
         let disk = |error| AccessError::Disk { path: place.path().to_owned(), error };
         DirBuilder::new().mode(0o700).create(place.path()).map_err(disk)?;
         let write = |name: &str, content: &str, mode| write(&place.path().join(name), content, mode).map_err(disk);
-        // Nothing that could keep what it is told, and no quarrel about whose a local repository is.
-        let local = repository.url.strip_prefix("file://").unwrap_or(&repository.url);
-        let local = local.replace('\\', "\\\\").replace('"', "\\\"");
-        write("config", &format!("[credential]\n\thelper =\n[safe]\n\tdirectory = \"{local}\"\n"), 0o600)?;
+        write("config", &configuration(address), 0o600)?;
         match &secret {
             Some(key) if is_key => write("key", &format!("{}\n", key.expose().trim_end()), 0o600)?,
             Some(secret) => {
                 let (user, password) = secret.user_and_password();
                 write("user", user, 0o600)?;
                 write("password", password, 0o600)?;
+                write("origin", &address.origin().unwrap_or_default(), 0o600)?;
                 write("askpass", ASKPASS, 0o700)?;
             }
             None => {}
         }
-        Ok(Self { place, is_key, secret })
+        Ok(Self { place, is_key, protocols: address.protocols(), secret })
     }
 
     pub(super) fn environment(&self) -> Vec<(&'static str, OsString)> {
@@ -86,6 +93,8 @@ impl Access {
             ("LC_ALL", "C".into()),
             ("GIT_CONFIG_NOSYSTEM", "1".into()),
             ("GIT_CONFIG_GLOBAL", path("config")),
+            // Whatever it is sent on to.
+            ("GIT_ALLOW_PROTOCOL", self.protocols.into()),
             // Whoever has no answer fails at once instead of asking a terminal.
             ("GIT_TERMINAL_PROMPT", "0".into()),
         ]);
@@ -105,6 +114,14 @@ impl Access {
     pub(super) fn redacted(&self, said: &str) -> String {
         self.secret.as_ref().map_or_else(|| said.to_owned(), |secret| secret.struck_from(said))
     }
+}
+
+/// Nothing that could keep what it is told, nothing of the repository that is run, and no quarrel about whose a local
+/// repository is.
+fn configuration(address: &Address<'_>) -> String {
+    let local = address.local().map(|path| path.to_string_lossy().replace('\\', "\\\\").replace('"', "\\\""));
+    let safe = local.map(|path| format!("[safe]\n\tdirectory = \"{path}\"\n")).unwrap_or_default();
+    format!("[credential]\n\thelper =\n[core]\n\thooksPath = /dev/null\n{safe}")
 }
 
 fn write(path: &Path, content: &str, mode: u32) -> io::Result<()> {

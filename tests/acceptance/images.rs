@@ -4,6 +4,7 @@ mod guarded_repository;
 mod registry;
 mod registry_credentials;
 mod repositories;
+mod submodules;
 
 use std::path::Path;
 

@@ -357,6 +357,7 @@ fn workshop(images: &FakeImages) -> Workshop {
         name: "app".into(),
         url: "https://git.example.com/team/app.git".into(),
         branch: "main".into(),
+        submodules: false,
         base: "sandbox:1".into(),
         tag: "sandboxd-app:latest".into(),
         directory: "/repository".into(),

@@ -16,6 +16,8 @@ pub struct Repository {
     pub name: String,
     pub url: String,
     pub branch: String,
+    /// Whether its submodules are among its files, and theirs.
+    pub submodules: bool,
     /// The image to start from.
     pub base: String,
     /// What the image is called.
@@ -53,7 +55,8 @@ impl Repository {
 
     /// Identifies what is done with a commit.
     pub fn recipe(&self, base_id: &str) -> String {
-        format!("{:016x}", fnv1a(format!("{base_id}\0{}", self.instructions()).as_bytes()))
+        let submodules = if self.submodules { "\0submodules" } else { "" };
+        format!("{:016x}", fnv1a(format!("{base_id}\0{}{submodules}", self.instructions()).as_bytes()))
     }
 
     fn steps(&self) -> impl Iterator<Item = &String> {
@@ -170,6 +173,7 @@ mod tests {
             name: "app".into(),
             url: "/srv/app.git".into(),
             branch: "main".into(),
+            submodules: false,
             base: "base:1".into(),
             tag: "app:latest".into(),
             directory: "/app".into(),
@@ -205,10 +209,11 @@ mod tests {
     }
 
     #[test]
-    fn the_recipe_changes_with_the_base_and_the_steps() {
+    fn the_recipe_changes_with_the_base_the_steps_and_the_files() {
         let changed = Repository { warm_up: vec!["true".into()], ..repository() };
-        let recipes = [repository().recipe("1"), repository().recipe("2"), changed.recipe("1")];
-        assert_eq!(recipes.iter().collect::<std::collections::BTreeSet<_>>().len(), 3);
+        let whole = Repository { submodules: true, ..repository() };
+        let recipes = [repository().recipe("1"), repository().recipe("2"), changed.recipe("1"), whole.recipe("1")];
+        assert_eq!(recipes.iter().collect::<std::collections::BTreeSet<_>>().len(), 4);
         assert_eq!(repository().recipe("1"), recipes[0]);
     }
 

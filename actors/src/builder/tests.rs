@@ -17,6 +17,7 @@ fn repository(every: Duration) -> Repository {
         name: "app".into(),
         url: "/srv/app.git".into(),
         branch: "main".into(),
+        submodules: false,
         base: "base:1".into(),
         tag: "app:latest".into(),
         directory: "/app".into(),

@@ -97,9 +97,11 @@ impl Door {
             return ("401 Unauthorized", Vec::new());
         }
         seen.opened = true;
-        let path = head.split(' ').nth(1).and_then(|path| path.strip_prefix("/app.git/")).unwrap_or_default();
-        let path = path.split('?').next().unwrap_or_default();
-        match std::fs::read(self.root.join(path)) {
+        let path = head.split(' ').nth(1).and_then(|path| path.split('?').next()).unwrap_or_default();
+        let (name, path) = path.trim_start_matches('/').split_once('/').unwrap_or_default();
+        // Others are beside it.
+        let repository = if name == "app.git" { self.root.clone() } else { self.root.with_file_name(name) };
+        match std::fs::read(repository.join(path)) {
             Ok(content) => ("200 OK", content),
             Err(_) => ("404 Not Found", Vec::new()),
         }

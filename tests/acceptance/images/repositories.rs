@@ -11,14 +11,18 @@ use crate::engine::{eventually, test_image};
 use crate::installation::Installation;
 
 /// A repository on this host, and a place to work on it.
-struct Upstream {
+pub(super) struct Upstream {
     work: PathBuf,
-    bare: PathBuf,
+    pub(super) bare: PathBuf,
 }
 
 impl Upstream {
     fn new(installation: &Installation) -> Self {
-        let (work, bare) = (installation.path("work"), installation.path("upstream.git"));
+        Self::named(installation, "upstream")
+    }
+
+    pub(super) fn named(installation: &Installation, name: &str) -> Self {
+        let (work, bare) = (installation.path(name), installation.path(&format!("{name}.git")));
         git(Path::new("/"), &["init", "--quiet", "--initial-branch=main", work.to_str().expect("UTF-8")]);
         let upstream = Self { work, bare };
         upstream.write("greeting", "hello");
@@ -30,7 +34,7 @@ impl Upstream {
         upstream
     }
 
-    fn write(&self, name: &str, content: &str) {
+    pub(super) fn write(&self, name: &str, content: &str) {
         std::fs::write(self.work.join(name), content).expect("written");
     }
 
@@ -40,7 +44,14 @@ impl Upstream {
         git(&self.work, &["rev-parse", "HEAD"])
     }
 
-    fn push(&self) -> String {
+    /// Puts another repository into this one, which is to be found at `url`.
+    pub(super) fn add(&self, other: &Upstream, name: &str, url: &str) {
+        git(&self.work, &["submodule", "--quiet", "add", other.bare.to_str().expect("UTF-8"), name]);
+        git(&self.work, &["config", "--file", ".gitmodules", &format!("submodule.{name}.url"), url]);
+        self.push();
+    }
+
+    pub(super) fn push(&self) -> String {
         let commit = self.commit();
         git(&self.work, &["push", "--quiet", self.bare.to_str().expect("UTF-8"), "main"]);
         git(&self.bare, &["update-server-info"]);
@@ -55,6 +66,7 @@ fn git(directory: &Path, arguments: &[&str]) -> String {
         .current_dir(directory)
         .env("GIT_CONFIG_GLOBAL", "/dev/null")
         .env("GIT_CONFIG_NOSYSTEM", "1")
+        .env("GIT_ALLOW_PROTOCOL", "file")
         .output()
         .expect("git is installed");
     assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
@@ -62,7 +74,7 @@ fn git(directory: &Path, arguments: &[&str]) -> String {
 }
 
 /// A service whose default profile is made of a repository.
-fn configured(url: &str, settings: &str) -> (Installation, String) {
+pub(super) fn configured(url: &str, settings: &str) -> (Installation, String) {
     let mut installation = Installation::new("profiles.default.network = 'none'");
     let tag = format!("{}:latest", installation.name());
     installation.configure(&format!(
@@ -82,7 +94,7 @@ async fn status(service: &Daemon) -> Value {
     service.call("image.list", json!({})).await.expect("a list")["repositories"][0].clone()
 }
 
-async fn shell(service: &Daemon, script: &str) -> String {
+pub(super) async fn shell(service: &Daemon, script: &str) -> String {
     let chat = service.new_chat();
     service.created(&chat).await;
     let ended = service.call("sandbox.exec", json!({ "chat_id": chat.chat_id(), "command": script })).await;
