@@ -44,7 +44,15 @@ pub struct SourcesError {
 #[derive(Debug)]
 pub struct GitSources {
     directory: PathBuf,
-    credentials: BTreeMap<String, Credentials>,
+    logins: BTreeMap<String, Login>,
+}
+
+/// How a repository knows us, and we its host.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Login {
+    pub credentials: Credentials,
+    /// The hosts' keys, for ssh. Without, they are where ssh looks for them by itself.
+    pub known_hosts: Option<PathBuf>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -66,11 +74,11 @@ enum GitError {
 
 impl GitSources {
     /// Takes a directory of its own, and clears away what an earlier run left there.
-    pub fn open(directory: &Path, credentials: BTreeMap<String, Credentials>) -> Result<Self, SourcesError> {
+    pub fn open(directory: &Path, logins: BTreeMap<String, Login>) -> Result<Self, SourcesError> {
         let unusable = |error| SourcesError { path: directory.to_owned(), error };
         DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(unusable)?;
         clear(directory).map_err(unusable)?;
-        Ok(Self { directory: directory.to_owned(), credentials })
+        Ok(Self { directory: directory.to_owned(), logins })
     }
 
     async fn look(&self, repository: &Repository) -> Result<String, GitError> {
@@ -113,7 +121,7 @@ impl GitSources {
     }
 
     fn credentials_of(&self, repository: &Repository) -> &Credentials {
-        self.credentials.get(&repository.name).unwrap_or(&Credentials::None)
+        self.logins.get(&repository.name).map_or(&Credentials::None, |login| &login.credentials)
     }
 
     async fn access(
@@ -122,7 +130,8 @@ impl GitSources {
         address: &Address<'_>,
         credentials: &Credentials,
     ) -> Result<Access, GitError> {
-        Ok(Access::prepare(&self.directory, repository, address, credentials).await?)
+        let known_hosts = self.logins.get(&repository.name).and_then(|login| login.known_hosts.as_deref());
+        Ok(Access::prepare(&self.directory, repository, address, credentials, known_hosts).await?)
     }
 
     /// What git prints.

@@ -13,11 +13,11 @@ use sandboxd_actors::images::{Image, Images};
 use crate::config::{self, Config};
 use crate::credentials::Credentials;
 use crate::engine::docker::Registries;
-use crate::repositories::{GitSources, SourcesError};
+use crate::repositories::{GitSources, Login, SourcesError};
 
 pub fn workshop(config: &Config, instance: &InstanceName, images: Arc<dyn Images>) -> Result<Workshop, SourcesError> {
-    let credentials = config.repositories.iter().map(|(name, repository)| (name.clone(), credentials(repository)));
-    let sources = GitSources::open(&config.state.dir.join("repositories"), credentials.collect())?;
+    let logins = config.repositories.iter().map(|(name, repository)| (name.clone(), login(repository)));
+    let sources = GitSources::open(&config.state.dir.join("repositories"), logins.collect())?;
     let gc = &config.images.gc;
     let repositories = config.repositories.iter();
     Ok(Workshop {
@@ -52,8 +52,12 @@ fn profiles(config: &Config) -> BTreeMap<String, String> {
     config.profiles.iter().map(|(name, profile)| (name.clone(), profile.image.clone())).collect()
 }
 
-fn credentials(repository: &config::Repository) -> Credentials {
-    Credentials::configured(repository.credentials_file.as_deref(), &repository.credentials_command)
+fn login(repository: &config::Repository) -> Login {
+    let config::Repository { credentials_file, credentials_command, known_hosts, .. } = repository;
+    Login {
+        credentials: Credentials::configured(credentials_file.as_deref(), credentials_command),
+        known_hosts: known_hosts.clone(),
+    }
 }
 
 fn repository(name: &str, configured: &config::Repository) -> Repository {

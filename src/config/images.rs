@@ -48,6 +48,8 @@ pub struct Repository {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub credentials_file: Option<PathBuf>,
     pub credentials_command: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub known_hosts: Option<PathBuf>,
     pub install: Vec<String>,
     pub build: Vec<String>,
     pub warm_up: Vec<String>,
@@ -94,6 +96,7 @@ impl Repository {
             directory: section.get("directory", "/repository", directory),
             credentials_file: section.get("credentials_file", "", optional(absolute_path)),
             credentials_command: section.get("credentials_command", "", list(argument)),
+            known_hosts: section.get("known_hosts", "", optional(absolute_path)),
             install: section.get("install", "", list(argument)),
             build: section.get("build", "", list(argument)),
             warm_up: section.get("warm_up", "", list(argument)),

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::fs::{DirBuilder, File};
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 use sandboxd_actors::builder::repository::Repository;
@@ -51,7 +51,8 @@ esac
 #[derive(Debug)]
 pub(super) struct Access {
     place: Temporary,
-    is_key: bool,
+    is_ssh: bool,
+    knows_hosts: bool,
     protocols: &'static str,
     secret: Option<Secret>,
 }
@@ -62,16 +63,17 @@ impl Access {
         repository: &Repository,
         address: &Address<'_>,
         credentials: &Credentials,
+        known_hosts: Option<&Path>,
     ) -> Result<Self, AccessError> {
         let secret = credentials.read().await?;
-        let is_key = address.is_ssh();
+        let is_ssh = address.is_ssh();
         let place = Temporary::named(directory, &repository.name, "access");
         let disk = |error| AccessError::Disk { path: place.path().to_owned(), error };
         DirBuilder::new().mode(0o700).create(place.path()).map_err(disk)?;
         let write = |name: &str, content: &str, mode| write(&place.path().join(name), content, mode).map_err(disk);
         write("config", &configuration(address), 0o600)?;
         match &secret {
-            Some(key) if is_key => write("key", &format!("{}\n", key.expose().trim_end()), 0o600)?,
+            Some(key) if is_ssh => write("key", &format!("{}\n", key.expose().trim_end()), 0o600)?,
             Some(secret) => {
                 let (user, password) = secret.user_and_password();
                 write("user", user, 0o600)?;
@@ -81,7 +83,10 @@ impl Access {
             }
             None => {}
         }
-        Ok(Self { place, is_key, protocols: address.protocols(), secret })
+        if let Some(file) = known_hosts {
+            symlink(file, place.path().join("known_hosts")).map_err(disk)?;
+        }
+        Ok(Self { place, is_ssh, knows_hosts: known_hosts.is_some(), protocols: address.protocols(), secret })
     }
 
     pub(super) fn environment(&self) -> Vec<(&'static str, OsString)> {
@@ -99,15 +104,26 @@ impl Access {
             ("GIT_TERMINAL_PROMPT", "0".into()),
         ]);
         match &self.secret {
-            Some(_) if self.is_key => {
-                let key = self.place.path().join("key");
-                let ssh = format!("ssh -o BatchMode=yes -o IdentitiesOnly=yes -i '{}'", key.display());
-                variables.push(("GIT_SSH_COMMAND", ssh.into()));
-            }
+            _ if self.is_ssh => variables.push(("GIT_SSH_COMMAND", self.ssh().into())),
             Some(_) => variables.push(("GIT_ASKPASS", path("askpass"))),
-            None => variables.push(("GIT_SSH_COMMAND", "ssh -o BatchMode=yes".into())),
+            None => {}
         }
         variables
+    }
+
+    /// Shows nothing to a host that is not known, whatever the user's own settings are.
+    fn ssh(&self) -> String {
+        let path = |name: &str| self.place.path().join(name).display().to_string();
+        let mut words = vec!["-oBatchMode=yes".to_owned(), "-oStrictHostKeyChecking=yes".to_owned()];
+        if self.secret.is_some() {
+            words.extend(["-oIdentitiesOnly=yes".to_owned(), "-i".to_owned(), path("key")]);
+        }
+        if self.knows_hosts {
+            words.push(format!("-oUserKnownHostsFile=\"{}\"", path("known_hosts")));
+            words.push("-oGlobalKnownHostsFile=/dev/null".to_owned());
+        }
+        let quoted = |word: String| format!(" '{}'", word.replace('\'', r"'\''"));
+        "ssh".to_owned() + &words.into_iter().map(quoted).collect::<String>()
     }
 
     /// What git said, without the secret, should it ever repeat it.

@@ -4,6 +4,7 @@ mod guarded_repository;
 mod registry;
 mod registry_credentials;
 mod repositories;
+mod ssh;
 mod submodules;
 
 use std::path::Path;
