@@ -143,3 +143,71 @@ fn configuration(address: &Address<'_>) -> String {
 fn write(path: &Path, content: &str, mode: u32) -> io::Result<()> {
     File::options().write(true).create_new(true).mode(mode).open(path)?.write_all(content.as_bytes())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+    use std::time::Duration;
+
+    fn repository(url: &str) -> Repository {
+        Repository {
+            name: "app".into(),
+            url: url.into(),
+            branch: "main".into(),
+            submodules: false,
+            base: "base:1".into(),
+            tag: "app:latest".into(),
+            directory: "/app".into(),
+            install: vec![],
+            build: vec![],
+            warm_up: vec![],
+            every: Duration::from_secs(60),
+            stale_after: Duration::from_secs(60),
+            timeout: Duration::from_secs(60),
+        }
+    }
+
+    async fn access(directory: &Path, url: &str, known_hosts: Option<&Path>) -> Access {
+        let file = directory.join("credentials");
+        std::fs::write(&file, "me:pa55word\n").unwrap();
+        let address = Address::parse(url).unwrap();
+        Access::prepare(directory, &repository(url), &address, &Credentials::File(file), known_hosts).await.unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_password_is_given_to_its_host_alone() {
+        let directory = tempfile::tempdir().unwrap();
+        let access = access(directory.path(), "https://host:8443/app.git", None).await;
+        let answer = |prompt: &str| {
+            let output = Command::new("sh").arg(access.place.path().join("askpass")).arg(prompt).output().unwrap();
+            output.status.success().then(|| String::from_utf8(output.stdout).unwrap())
+        };
+        assert_eq!(answer("Username for 'https://host:8443': ").as_deref(), Some("me"));
+        assert_eq!(answer("Password for 'https://me@host:8443': ").as_deref(), Some("pa55word"));
+        assert_eq!(answer("Password for 'https://me@corp@host:8443': ").as_deref(), Some("pa55word"));
+        for elsewhere in ["https://me@host", "https://me@evil", "http://me@host:8443", "https://https://host:8443@evil"]
+        {
+            assert_eq!(answer(&format!("Password for '{elsewhere}': ")), None, "{elsewhere}");
+        }
+        assert_eq!(answer("Password for 'https://x'https://host:8443': '@evil': "), None);
+        assert_eq!(answer("Enter passphrase: "), None);
+    }
+
+    #[tokio::test]
+    async fn ssh_shows_a_key_to_known_hosts_alone_wherever_the_files_are() {
+        let directory = tempfile::tempdir().unwrap();
+        let odd = directory.path().join("it's here");
+        std::fs::create_dir(&odd).unwrap();
+        let access = access(&odd, "ssh://git@host/app.git", Some(Path::new("/etc/hosts-i-know"))).await;
+        let variables = access.environment();
+        let command = variables.iter().find(|(name, _)| *name == "GIT_SSH_COMMAND").unwrap().1.to_str().unwrap();
+        let words = Command::new("sh").args(["-c", &format!("printf '%s\\n' {command}")]).output().unwrap().stdout;
+        let words = String::from_utf8(words).unwrap();
+        let place = access.place.path().display();
+        assert!(words.contains("-oStrictHostKeyChecking=yes\n") && words.contains("-oBatchMode=yes\n"), "{words}");
+        assert!(words.contains(&format!("-i\n{place}/key\n")), "{words}");
+        assert!(words.contains(&format!("-oUserKnownHostsFile=\"{place}/known_hosts\"\n")), "{words}");
+        assert!(!words.contains("pa55word"));
+    }
+}
