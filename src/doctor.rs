@@ -106,7 +106,7 @@ impl Doctor {
             image_disk,
             watermark: settings.image_watermark,
             slots: findings::Slots {
-                late_binding: self.slots.late_binding().map(|()| "mounted into the container's namespace"),
+                late_binding: self.slots.late_binding(),
                 pools: pools.into_iter().map(|pool| self.pool(pool)).collect(),
             },
             journal,
@@ -156,7 +156,7 @@ impl Doctor {
         let configured = self.profiles.get(&status.profile);
         Pool {
             is_wanted: configured.is_some_and(|profile| profile.pool.size > 0),
-            trouble: status.unavailable.or(status.last_error),
+            trouble: status.late_binding.err().or(status.last_error),
             profile: status.profile.to_string(),
         }
     }

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use sandboxd_actors::engine::EngineIdentity;
 use sandboxd_actors::images::Disk;
+use sandboxd_actors::slot::LateBinding;
 
 use crate::engine::condition::{Condition, Isolated};
 
@@ -55,7 +56,7 @@ pub struct ProfileImage {
 #[derive(Debug, Clone)]
 pub struct Slots {
     /// How one becomes a chat's, where it can.
-    pub late_binding: Found<&'static str>,
+    pub late_binding: Found<LateBinding>,
     pub pools: Vec<Pool>,
 }
 

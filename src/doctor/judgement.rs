@@ -4,6 +4,7 @@
 mod tests;
 
 use sandboxd_actors::images::Disk;
+use sandboxd_actors::slot::LateBinding;
 
 use super::check::{Check, Checks};
 use super::findings::{
@@ -176,6 +177,7 @@ fn warm_slots(slots: &Slots) -> Check {
         ),
         Err(why) => Check::ok("warm_slots", format!("not possible ({why}), and no profile asks for any")),
         Ok(way) => {
+            let way = described(way);
             let troubles = slots.pools.iter().filter(|pool| pool.is_wanted);
             let troubles: Vec<_> = troubles
                 .filter_map(|pool| Some(format!("profile {}: {}", pool.profile, pool.trouble.as_ref()?)))
@@ -193,6 +195,13 @@ fn warm_slots(slots: &Slots) -> Check {
                 ),
             }
         }
+    }
+}
+
+fn described(way: &LateBinding) -> String {
+    match way {
+        LateBinding::Injected => "mounted into the container's namespace".to_owned(),
+        LateBinding::Propagated { because } => format!("mounted where the container sees them ({because})"),
     }
 }
 

@@ -25,7 +25,7 @@ fn fit() -> Findings {
         image_disk: Ok(Disk { total_bytes: 100 << 30, free_bytes: 50 << 30 }),
         watermark: 85.0,
         slots: Slots {
-            late_binding: Ok("mounted"),
+            late_binding: Ok(LateBinding::Injected),
             pools: vec![Pool { profile: "default".into(), is_wanted: true, trouble: None }],
         },
         journal: Ok(()),
@@ -130,11 +130,15 @@ fn slots_matter_only_to_a_host_that_wants_some() {
     assert_is(&check, Status::Warning, "warm_slots", "CAP_SYS_ADMIN", "docs/operations.md");
     let check = only(|findings| findings.slots.pools[0].trouble = Some("no image".into()));
     assert_is(&check, Status::Warning, "warm_slots", "profile default: no image", "sandboxctl pools");
+    let because = "the service needs CAP_SYS_PTRACE".to_owned();
+    let check = warm_slots(&Slots { late_binding: Ok(LateBinding::Propagated { because }), ..fit().slots });
+    assert_eq!(check.status, Status::Ok);
+    assert!(check.message.contains("CAP_SYS_PTRACE"), "{check:?}");
     let unwanted = |late_binding| {
         let pool = Pool { profile: "default".into(), is_wanted: false, trouble: Some("none".into()) };
         warm_slots(&Slots { late_binding, pools: vec![pool] })
     };
-    assert_eq!([unwanted(impossible()).status, unwanted(Ok("mounted")).status], [Status::Ok; 2]);
+    assert_eq!([unwanted(impossible()).status, unwanted(Ok(LateBinding::Injected)).status], [Status::Ok; 2]);
 }
 
 #[test]
