@@ -1,6 +1,8 @@
 //! Asks a sandbox's own service, over the network, whether it is ready.
 
+use std::io::ErrorKind;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use http_body_util::Empty;
@@ -31,8 +33,23 @@ impl Probe for NetworkProbe {
     }
 }
 
+/// A port on which nobody listens yet refuses at once, and most programs listen a moment after they were started. So a try
+/// is several, closer together than the runtime's timer can tell apart.
+const REFUSALS: usize = 8;
+const MOMENT: Duration = Duration::from_micros(250);
+
 async fn connect(address: SocketAddr) -> Result<TcpStream, NotReady> {
-    TcpStream::connect(address).await.map_err(|error| NotReady(format!("cannot connect to {address}: {error}")))
+    let mut refusals = 0;
+    loop {
+        match TcpStream::connect(address).await {
+            Ok(stream) => return Ok(stream),
+            Err(error) if error.kind() == ErrorKind::ConnectionRefused && refusals < REFUSALS => {
+                refusals += 1;
+                let _ = tokio::task::spawn_blocking(|| std::thread::sleep(MOMENT)).await;
+            }
+            Err(error) => return Err(NotReady(format!("cannot connect to {address}: {error}"))),
+        }
+    }
 }
 
 /// The status alone. A body is never read: it may be endless.
@@ -62,7 +79,6 @@ async fn get(address: SocketAddr, path: &str) -> Result<StatusCode, NotReady> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpListener;
 
@@ -108,6 +124,17 @@ mod tests {
     async fn what_is_not_http_is_not_ready() {
         assert!(probed(b"SSH-2.0-OpenSSH\r\n\r\n", true).await.is_err());
         assert!(probed(b"", false).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn a_program_that_listens_a_moment_later_is_found_by_the_same_try() {
+        let address = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+        let mut listener = None;
+        // After the first refusal, which comes when the other is first polled.
+        let listen = async { listener = Some(TcpListener::bind(address).await.unwrap()) };
+        let (ready, ()) = tokio::join!(NetworkProbe.tcp(address), listen);
+        assert_eq!(ready, Ok(()));
+        assert!(listener.is_some());
     }
 
     #[tokio::test]

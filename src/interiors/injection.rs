@@ -14,6 +14,7 @@ use rustix::mount::{MoveMountFlags, OpenTreeFlags, move_mount, open_tree};
 use rustix::process::{Pid, PidfdFlags, getpid, pidfd_open};
 use rustix::thread::{ThreadNameSpaceType, UnshareFlags, move_into_thread_name_spaces};
 use sandboxd_actors::container::Mount;
+use tokio::sync::oneshot;
 
 use super::capabilities::{self, Capability};
 
@@ -53,15 +54,14 @@ pub(super) fn reach(process: Pid) -> Result<OwnedFd, MountError> {
     if theirs == ours { Ok(inside) } else { Err(MountError::OtherUsers) }
 }
 
-/// Mounts each, with all that is mounted below it, at its target in the namespace of the process. Takes a fraction of a
-/// millisecond, and blocks for it.
-pub(super) fn mount_into(process: Pid, mounts: &[Mount]) -> Result<(), MountError> {
+/// Mounts each, with all that is mounted below it, at its target in the namespace of the process.
+pub(super) async fn mount_into(process: Pid, mounts: Vec<Mount>) -> Result<(), MountError> {
     let inside = reach(process)?;
-    std::thread::scope(|scope| {
-        let work = || copy_and_attach(&inside, mounts);
-        let thread = std::thread::Builder::new().name("mount".to_owned()).spawn_scoped(scope, work);
-        thread.map_err(MountError::Host)?.join().map_err(|_| MountError::Thread)?
-    })
+    let (done, outcome) = oneshot::channel();
+    let work = move || drop(done.send(copy_and_attach(&inside, &mounts)));
+    std::thread::Builder::new().name("mount".to_owned()).spawn(work).map_err(MountError::Host)?;
+    // One that panics says nothing.
+    outcome.await.unwrap_or(Err(MountError::Thread))
 }
 
 /// On a thread of its own, which is in another namespace afterwards.

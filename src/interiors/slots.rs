@@ -101,8 +101,7 @@ impl InteriorsOnDisk {
         match &self.late_binding {
             Ok(LateBinding::Injected) => {
                 let process = interior.process().await.map_err(not_bound)?;
-                let mounted = tokio::task::spawn_blocking(move || injection::mount_into(process, &mounts)).await;
-                mounted.map_err(not_bound)?.map_err(not_bound)?;
+                injection::mount_into(process, mounts).await.map_err(not_bound)?;
             }
             Ok(LateBinding::Propagated { .. }) => {
                 self.places.fill(slot, &mounts).map_err(not_bound)?;

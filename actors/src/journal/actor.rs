@@ -16,6 +16,10 @@ use super::{Draft, Entry, Journal, JournalError, LifecycleEvent};
 /// A batch takes no further writes once it has so many entries: a commit should take milliseconds.
 const BATCH_LIMIT: usize = 1024;
 
+/// For so long, what nobody waits for waits for something to be written with it: most of it is the beginning of what
+/// somebody does wait for, a moment later, and every commit keeps the disk from others.
+const LINGER: Duration = Duration::from_millis(20);
+
 /// How soon what is kept through a full disk is tried again, if no write tries it before.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
 
@@ -76,8 +80,7 @@ pub(super) struct State {
     read_is_next: bool,
     /// Why the last commit failed, if it did. The log tells the first failure and the first success after it.
     failure: watch::Sender<Option<JournalError>>,
-    /// The disk was full a moment ago, and the queue holds only what nobody waits for: no commit until somebody does,
-    /// or the timer has run out.
+    /// The queue holds only what nobody waits for: no commit until somebody does, or the timer has run out.
     holding: bool,
     timer_runs: bool,
 }
@@ -117,10 +120,7 @@ impl Actor for JournalActor {
         state: &mut State,
     ) -> Result<(), ActorProcessingErr> {
         match message {
-            Message::Write(write) => {
-                state.queue.push_back(write);
-                state.holding = false;
-            }
+            Message::Write(write) => state.queue_up(&myself, write),
             Message::Read(read) => state.reads.push_back(read),
             Message::Retry => (state.holding, state.timer_runs) = (false, false),
             Message::Done(done) => {
@@ -142,6 +142,17 @@ impl Actor for JournalActor {
 }
 
 impl State {
+    fn queue_up(&mut self, myself: &ActorRef<Message>, write: Write) {
+        let is_awaited = write.done.is_some();
+        let can_wait = self.holding || (self.queue.is_empty() && !self.busy);
+        self.queue.push_back(write);
+        if is_awaited {
+            self.holding = false;
+        } else if can_wait {
+            self.hold(myself, LINGER);
+        }
+    }
+
     /// Gives the thread its next job, if it has none and there is one.
     fn give_work(&mut self) {
         if self.busy {
@@ -215,7 +226,7 @@ impl State {
             // The writes behind would meet the same; whoever waits is better told now.
             failed.append(&mut self.queue);
             (failed, self.queue) = failed.into_iter().partition(|write| write.done.is_some());
-            self.hold(myself);
+            self.hold(myself, RETRY_DELAY);
         }
         let lost = failed.iter().filter(|write| write.done.is_none()).count();
         if lost > 0 {
@@ -225,10 +236,10 @@ impl State {
         failed.into_iter().for_each(|write| write.tell(&result));
     }
 
-    fn hold(&mut self, myself: &ActorRef<Message>) {
+    fn hold(&mut self, myself: &ActorRef<Message>, delay: Duration) {
         self.holding = !self.queue.is_empty();
         if self.holding && !std::mem::replace(&mut self.timer_runs, true) {
-            myself.send_after(RETRY_DELAY, || Message::Retry);
+            myself.send_after(delay, || Message::Retry);
         }
     }
 

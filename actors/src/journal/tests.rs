@@ -94,6 +94,21 @@ async fn a_thousand_concurrent_writes_share_a_few_commits() {
     assert!(memory.commits() <= 5, "{} commits", memory.commits());
 }
 
+#[tokio::test(start_paused = true)]
+async fn what_nobody_waits_for_is_written_with_what_follows_or_a_moment_later_by_itself() {
+    let memory = MemoryJournal::new();
+    let journal = JournalHandle::start_in_place(memory.clone(), PATIENCE).await.unwrap().0;
+    let mut told = journal.subscribe();
+    journal.write_later(vec![event(1)]);
+    journal.write_later(vec![event(2)]);
+    journal.write(vec![save(1)]).await.unwrap();
+    assert_eq!((memory.commits(), numbers(&memory.recorded())), (1, vec![1, 2]));
+    journal.write_later(vec![event(3)]);
+    let told = async { [told.recv().await, told.recv().await, told.recv().await].map(|event| event.unwrap().sequence) };
+    assert_eq!(tokio::time::timeout(Duration::from_secs(1), told).await, Ok([1, 2, 3]));
+    assert_eq!(memory.commits(), 2);
+}
+
 #[tokio::test]
 async fn writes_of_one_caller_stay_in_order_however_their_answers_are_awaited() {
     let memory = MemoryJournal::new();

@@ -6,8 +6,10 @@
 //! ```
 //!
 //! What fails before it is remembered is no failure of the create: the slot is given up, and a container is made. Nobody
-//! waits for the new name, which takes an engine some milliseconds and the processor that the chat's program starts on: what
-//! is remembered is known by the chat's name already, see [`Slots::remember`](crate::slot::Slots::remember).
+//! waits for the new name, which takes an engine some milliseconds: what is remembered is known by the chat's name already,
+//! see [`Slots::remember`](crate::slot::Slots::remember).
+
+use std::time::Duration;
 
 use ractor::ActorRef;
 use tokio_util::sync::CancellationToken;
@@ -28,7 +30,7 @@ use crate::sandboxes::ask_within;
 use crate::slot::{NotBound, Slot};
 
 /// Whoever keeps the slots answers at once, or not at all.
-const ANSWER_LIMIT: std::time::Duration = std::time::Duration::from_secs(1);
+const ANSWER_LIMIT: Duration = Duration::from_secs(1);
 
 /// Launches a sandbox by claiming a slot. `None`: there is none, or it did not become the chat's; nothing of it is in the
 /// way of a container that is made for the chat.
@@ -100,8 +102,12 @@ async fn bind(
     world.slots.remember(slot, session, &binding).map_err(not_bound)
 }
 
+/// An engine writes to the disk for a new name. It does so once the create is answered, which waits for the same disk.
+const RENAME_DELAY: Duration = Duration::from_millis(50);
+
 /// What does not succeed now is done when the containers are listed the next time.
 async fn rename(engine: Bounded, container: ContainerId, name: ContainerName) {
+    tokio::time::sleep(RENAME_DELAY).await;
     if let Err(error) = engine.rename(&container, &name).await {
         tracing::debug!(container.id = %container, container.name = %name, %error, "a slot keeps its name for now");
     }
