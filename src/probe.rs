@@ -45,11 +45,16 @@ async fn connect(address: SocketAddr) -> Result<TcpStream, NotReady> {
             Ok(stream) => return Ok(stream),
             Err(error) if error.kind() == ErrorKind::ConnectionRefused && refusals < REFUSALS => {
                 refusals += 1;
-                let _ = tokio::task::spawn_blocking(|| std::thread::sleep(MOMENT)).await;
+                let _ = tokio::task::spawn_blocking(a_moment).await;
             }
             Err(error) => return Err(NotReady(format!("cannot connect to {address}: {error}"))),
         }
     }
+}
+
+#[expect(clippy::disallowed_methods, reason = "on a thread that may block")]
+fn a_moment() {
+    std::thread::sleep(MOMENT);
 }
 
 /// The status alone. A body is never read: it may be endless.
