@@ -1,8 +1,8 @@
 //! How a slot becomes a chat's sandbox.
 //!
 //! ```text
-//! take ─┬─ is the image still the profile's? ───────┬─ remember ─▶ ready ─┬─▶ written down, answered
-//!       └─ the chat's directory ─▶ mounts ─▶ program ┘                     └─▶ rename to the chat's name
+//! take ─┬─ is the image still the profile's? ───────┬─┬─ remember ─┬─┬─▶ written down, answered
+//!       └─ the chat's directory ─▶ mounts ─▶ program ┘ └─ ready ────┘ └─▶ rename to the chat's name
 //! ```
 //!
 //! What fails before it is remembered is no failure of the create: the slot is given up, and a container is made. Nobody
@@ -18,7 +18,7 @@ use crate::chat::World;
 use crate::chat::events::{LaunchFailure, Launched, Remains};
 use crate::chat::readiness::wait_until_ready;
 use crate::clock::Timestamp;
-use crate::container::compose_binding;
+use crate::container::{Binding, compose_binding};
 use crate::engine::bounded::Bounded;
 use crate::ids::{ContainerId, ContainerName, ProfileName, SessionId};
 use crate::outcome::{Launch, StartFailure};
@@ -46,22 +46,28 @@ pub async fn claim(
     let claim = |slot| root::Message::Claim { chat, profile: profile.clone(), slot };
     let slot = ask_within(root, ANSWER_LIMIT, claim).await.flatten()?;
     let mut handed_out = HandedOut { root, profile, slot: slot.clone(), bound: false };
-    let bound = match world.slots.take(slot.id, session) {
-        Ok(()) => bind(world, request, session, created_at, &slot).await,
-        Err(error) => Err(NotBound(error.to_string())),
+    let container = slot.container.clone();
+    let started = async {
+        world.slots.take(slot.id, session).map_err(not_bound)?;
+        let binding = bind(world, request, session, created_at, &slot).await?;
+        let ready = wait_until_ready(world, &container, slot.address, &request.profile);
+        let ready = cancelled.run_until_cancelled(ready);
+        // Written while the program starts.
+        let remember = async { world.slots.remember(&slot, session, &binding).map_err(not_bound) };
+        let (ready, remembered) = tokio::join!(ready, remember);
+        remembered.map(|()| ready.unwrap_or(Err(StartFailure::Deleted)))
     };
-    if let Err(error) = bound {
-        tracing::warn!(slot.id = %slot.id, container.id = %slot.container, %error, "a slot is given up");
-        drop(handed_out);
-        world.interiors.clear(session);
-        return None;
-    }
+    let ready = match started.await {
+        Ok(ready) => ready,
+        Err(error) => {
+            tracing::warn!(slot.id = %slot.id, container.id = %container, %error, "a slot is given up");
+            drop(handed_out);
+            world.interiors.clear(session);
+            return None;
+        }
+    };
     handed_out.bound = true;
     drop(handed_out);
-
-    let container = slot.container.clone();
-    let ready = wait_until_ready(world, &container, slot.address, &request.profile);
-    let ready = cancelled.run_until_cancelled(ready).await.unwrap_or(Err(StartFailure::Deleted));
     if ready.is_ok() {
         tokio::spawn(rename(world.engine.clone(), container.clone(), ContainerName::of(&world.instance, chat)));
     }
@@ -83,7 +89,7 @@ async fn bind(
     session: SessionId,
     created_at: Timestamp,
     slot: &Slot,
-) -> Result<(), NotBound> {
+) -> Result<Binding, NotBound> {
     let is_current = async {
         let image = world.engine.image_id(&request.profile.image).await.map_err(not_bound)?;
         let same = image.as_deref() == Some(slot.image_id.as_str());
@@ -98,8 +104,7 @@ async fn bind(
     // All of them to their end: what is given up must not be changed any more.
     let (current, furnished) = tokio::join!(is_current, furnish);
     let binding = furnished?;
-    current?;
-    world.slots.remember(slot, session, &binding).map_err(not_bound)
+    current.map(|()| binding)
 }
 
 /// An engine writes to the disk for a new name. It does so once the create is answered, which waits for the same disk.
