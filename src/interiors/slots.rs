@@ -20,6 +20,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use rustix::io::Errno;
 use sandbox_init::codec::Bytes;
 use sandbox_init::wire::{Event, Request, WAIT_VARIABLE};
 use sandboxd_actors::container::{Binding, Mount};
@@ -31,6 +32,7 @@ use sandboxd_actors::labels;
 use sandboxd_actors::slot::{LateBinding, NotBound, Slot, Slots};
 use serde::{Deserialize, Serialize};
 
+use super::conversation::ConversationError;
 use super::injection::MountError;
 use super::{Entrance, Interior, InteriorsOnDisk, Tenant, failed, injection};
 
@@ -211,6 +213,11 @@ impl Slots for InteriorsOnDisk {
 
     async fn bind_again(&self, session: SessionId) -> Result<(), NotBound> {
         let Some((slot, claim)) = self.claim(session)? else { return Ok(()) };
+        let interior = self.of(session).ok_or_else(unknown)?;
+        if !waits(&interior).await? {
+            // It was not started anew: a service that ended meanwhile had bound it already, and did not get to say so.
+            return self.places.leave(slot).map_err(not_bound);
+        }
         let mount = |(target, source): (String, String)| {
             let source = HostPath::from_canonical(Path::new(&source)).map_err(not_bound)?;
             Ok(Mount { source, target, read_only: false, propagated: false })
@@ -267,6 +274,16 @@ async fn done(interior: &Interior, request: &Request) -> Result<(), NotBound> {
     match conversation.answer().await.map_err(not_bound)? {
         Event::Done {} => Ok(()),
         _ => Err(senseless()),
+    }
+}
+
+/// Whether init is yet to be bound.
+async fn waits(interior: &Interior) -> Result<bool, NotBound> {
+    let conversation = interior.converse(&Request::Waiting {}).await.map_err(not_bound)?;
+    match conversation.answer().await {
+        Ok(_) => Ok(true),
+        Err(ConversationError::Failed(failure)) if failure.errno == Errno::EXIST.raw_os_error() => Ok(false),
+        Err(error) => Err(not_bound(error)),
     }
 }
 

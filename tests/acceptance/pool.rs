@@ -311,6 +311,21 @@ async fn a_sandbox_that_was_a_slot_has_its_directories_and_environment_after_a_r
     })
     .await;
     assert_eq!(service.said(&chat, "echo $AGENT_ID; touch /volume/x").await, "agent\n");
+
+    // However far the next restart has come, it is taken from there.
+    service.containers().await.kill(id_of(&created)).await;
+    eventually("it is being started again", || async {
+        let status = service.get(&chat).await.expect("known")["status"].clone();
+        let started = std::fs::read_to_string(&starts).is_ok_and(|text| text.lines().count() == 3);
+        (started || status == "creating").then_some(())
+    })
+    .await;
+    let service = service.kill().await.start().await;
+    eventually("it runs again", || async {
+        (service.get(&chat).await.expect("known")["status"] == "running").then_some(())
+    })
+    .await;
+    assert_eq!(service.said(&chat, "echo $AGENT_ID; cat /chat/starts").await, "agent\n".repeat(4));
 }
 
 /// A name for an image that can be given to another one. The name goes in the end, the images stay.

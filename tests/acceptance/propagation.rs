@@ -61,7 +61,7 @@ async fn where_a_sandbox_cannot_be_entered_its_chats_directories_are_propagated_
     assert_eq!(mounts(&service), Vec::<String>::new());
 
     // As another service, which may enter sandboxes again.
-    let service = service.kill().await.start().await;
+    let service = service.stop().await.start().await;
     assert_eq!(service.said(&chat, "cat /volume/input").await, "from the host");
     service.delete(&chat).await.expect("deleted");
     let places = service.path("state").join("places");

@@ -16,7 +16,7 @@ use super::{Draft, Entry, Journal, JournalError, LifecycleEvent};
 /// A batch takes no further writes once it has so many entries: a commit should take milliseconds.
 const BATCH_LIMIT: usize = 1024;
 
-/// For so long, what nobody waits for waits for something to be written with it: most of it is the beginning of what
+/// For so long, an event that nobody waits for waits for something to be written with it: most are the beginning of what
 /// somebody does wait for, a moment later, and every commit keeps the disk from others.
 const LINGER: Duration = Duration::from_millis(20);
 
@@ -144,11 +144,12 @@ impl Actor for JournalActor {
 impl State {
     fn queue_up(&mut self, myself: &ActorRef<Message>, write: Write) {
         let is_awaited = write.done.is_some();
-        let can_wait = self.holding || (self.queue.is_empty() && !self.busy);
+        let tells_only = write.drafts.iter().all(|draft| matches!(draft, Draft::Event(_)));
+        let can_wait = tells_only && (self.holding || (self.queue.is_empty() && !self.busy));
         self.queue.push_back(write);
-        if is_awaited {
+        if is_awaited || !can_wait {
             self.holding = false;
-        } else if can_wait {
+        } else {
             self.hold(myself, LINGER);
         }
     }
