@@ -77,6 +77,10 @@ impl Load {
         self.seen.send_modify(|seen| seen.limit = Some(limit));
     }
 
+    pub(super) fn needs_as_long_as_it_takes(&self) {
+        self.seen.send_modify(|seen| seen.limit = None);
+    }
+
     pub(super) async fn until(&mut self, what: &str, condition: impl Fn(&Seen) -> bool) {
         let mut seen = self.seen.subscribe();
         tokio::select! {
