@@ -8,7 +8,8 @@
 //! An engine that is silent at start does not keep the service from starting: chats then look for themselves, and
 //! network and reconciliation follow as soon as it answers.
 
-use std::collections::HashSet;
+mod groundwork;
+
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -19,14 +20,13 @@ use sandboxd_actors::chat::{Rules, TeardownLimits, World};
 use sandboxd_actors::clock::{Clock, SystemClock};
 use sandboxd_actors::engine::bounded::{Bounded, EngineLimits};
 use sandboxd_actors::engine::turns::Turns;
-use sandboxd_actors::engine::{Engine, EngineError, NetworkSpec};
+use sandboxd_actors::engine::{Engine, NetworkSpec};
 use sandboxd_actors::ids::{InstanceName, InvalidId};
 use sandboxd_actors::images::Images;
 use sandboxd_actors::interior::Interiors;
 use sandboxd_actors::journal::{Journal, JournalError, JournalHandle};
 use sandboxd_actors::labels;
 use sandboxd_actors::profile::Network;
-use sandboxd_actors::reconciler::Trigger;
 use sandboxd_actors::root::census::Capacity;
 use sandboxd_actors::sandboxes::{Rhythm, Sandboxes};
 use sandboxd_actors::snapshot::retention::Retention;
@@ -42,7 +42,7 @@ use crate::engine::claimed::ClaimedLabels;
 use crate::engine::condition::EngineCondition;
 use crate::engine::inside::EngineInside;
 use crate::host_paths::VolumePolicy;
-use crate::instance_lock::{InstanceLock, InstanceLockError};
+use crate::instance_lock::InstanceLockError;
 use crate::interiors::{InteriorsOnDisk, StandIns};
 use crate::languages::Languages;
 use crate::probe::NetworkProbe;
@@ -50,24 +50,18 @@ use crate::profiles::{self, ProfileError, Profiles};
 use crate::server::access::{Access, Allowed, UnknownAccount};
 use crate::server::accounts::Accounts;
 use crate::server::handler::Handler;
-use crate::server::inside::{Steering, Syncs, keep_all};
+use crate::server::inside::{Steering, Syncs};
 use crate::server::listener::{BindError, Listener, SocketOptions};
 use crate::server::{Limits, Server};
 use crate::systemd;
 use crate::workshop::workshop;
+use groundwork::{Groundwork, GroundworkError};
 
 /// How long a sandbox that was seen alive is handed out again without another look.
 const TRUST: Duration = Duration::from_secs(1);
 
 /// How long anybody waits for the journal.
 const JOURNAL_LIMIT: Duration = Duration::from_secs(30);
-
-/// Between two tries to reach an engine that was silent at start.
-const FIRST_PAUSE: Duration = Duration::from_millis(500);
-const LONGEST_PAUSE: Duration = Duration::from_secs(10);
-
-/// Sandboxes that are listed at once.
-const PAGE: usize = 1000;
 
 #[derive(Debug, thiserror::Error)]
 pub enum ServiceError {
@@ -243,85 +237,6 @@ impl Service {
         background.cancel();
         tracing::info!("stopped; sandboxes stay");
         outcome
-    }
-}
-
-/// What the engine has to have before sandboxes can be made on it, and what it may have from an earlier run.
-struct Groundwork {
-    engine: Bounded,
-    sandboxes: Sandboxes,
-    networks: Vec<NetworkSpec>,
-    interiors: Arc<InteriorsOnDisk>,
-    instance: InstanceName,
-    lock: Option<InstanceLock>,
-    /// Cancelled once it is laid.
-    reconciled: CancellationToken,
-}
-
-#[derive(Debug, thiserror::Error)]
-enum GroundworkError {
-    #[error(transparent)]
-    Engine(#[from] EngineError),
-    #[error(transparent)]
-    Instance(#[from] InstanceLockError),
-}
-
-impl From<GroundworkError> for ServiceError {
-    fn from(error: GroundworkError) -> Self {
-        ServiceError::Setting { key: "engine", source: Box::new(error) }
-    }
-}
-
-impl Groundwork {
-    async fn lay(&mut self) -> Result<(), GroundworkError> {
-        let identity = self.engine.identify().await?;
-        if self.lock.is_none() {
-            self.lock = Some(InstanceLock::acquire(&self.instance, &identity.host)?);
-        }
-        for network in &self.networks {
-            self.engine.ensure_network(network).await?;
-        }
-        self.sandboxes.reconcile(Trigger::Start, false).await?;
-        self.resume_interiors().await;
-        self.reconciled.cancel();
-        Ok(())
-    }
-
-    /// Goes on with what runs in the sandboxes of an earlier run, and clears away what is left of those that are gone.
-    async fn resume_interiors(&self) {
-        let mut sessions = HashSet::new();
-        let mut after = None;
-        loop {
-            // Without the whole list, nobody is gone.
-            let Ok(page) = self.sandboxes.list(after, PAGE).await else { return };
-            for sandbox in &page.sandboxes {
-                sessions.insert(sandbox.session);
-                if let Some(interior) = self.interiors.of(sandbox.session) {
-                    keep_all(self.sandboxes.clone(), interior, sandbox.chat);
-                }
-            }
-            after = page.next;
-            if after.is_none() {
-                break;
-            }
-        }
-        self.interiors.retain(&sessions);
-    }
-
-    /// Tries until it is laid, and then holds the instance as long as the service runs. Ends only if another service
-    /// has it.
-    async fn keep(mut self) -> InstanceLockError {
-        let mut pause = FIRST_PAUSE;
-        while !self.reconciled.is_cancelled() {
-            tokio::time::sleep(pause).await;
-            match self.lay().await {
-                Ok(()) => {}
-                Err(GroundworkError::Instance(taken)) => return taken,
-                Err(GroundworkError::Engine(error)) => tracing::debug!(%error, "the engine does not answer yet"),
-            }
-            pause = (pause * 2).min(LONGEST_PAUSE);
-        }
-        std::future::pending().await
     }
 }
 

@@ -1,0 +1,103 @@
+//! What has to be done at the engine before sandboxes can be promised, tried until it succeeds.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sandboxd_actors::engine::bounded::Bounded;
+use sandboxd_actors::engine::{EngineError, NetworkSpec};
+use sandboxd_actors::ids::InstanceName;
+use sandboxd_actors::reconciler::Trigger;
+use sandboxd_actors::sandboxes::Sandboxes;
+use tokio_util::sync::CancellationToken;
+
+use super::ServiceError;
+use crate::instance_lock::{InstanceLock, InstanceLockError};
+use crate::interiors::InteriorsOnDisk;
+use crate::server::inside::keep_all;
+
+/// Between two tries to reach an engine that was silent at start.
+const FIRST_PAUSE: Duration = Duration::from_millis(500);
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+
+/// Sandboxes that are listed at once.
+const PAGE: usize = 1000;
+
+/// What the engine has to have before sandboxes can be made on it, and what it may have from an earlier run.
+pub(super) struct Groundwork {
+    pub(super) engine: Bounded,
+    pub(super) sandboxes: Sandboxes,
+    pub(super) networks: Vec<NetworkSpec>,
+    pub(super) interiors: Arc<InteriorsOnDisk>,
+    pub(super) instance: InstanceName,
+    pub(super) lock: Option<InstanceLock>,
+    /// Cancelled once it is laid.
+    pub(super) reconciled: CancellationToken,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub(super) enum GroundworkError {
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    #[error(transparent)]
+    Instance(#[from] InstanceLockError),
+}
+
+impl From<GroundworkError> for ServiceError {
+    fn from(error: GroundworkError) -> Self {
+        ServiceError::Setting { key: "engine", source: Box::new(error) }
+    }
+}
+
+impl Groundwork {
+    pub(super) async fn lay(&mut self) -> Result<(), GroundworkError> {
+        let identity = self.engine.identify().await?;
+        if self.lock.is_none() {
+            self.lock = Some(InstanceLock::acquire(&self.instance, &identity.host)?);
+        }
+        for network in &self.networks {
+            self.engine.ensure_network(network).await?;
+        }
+        self.sandboxes.reconcile(Trigger::Start, false).await?;
+        self.resume_interiors().await;
+        self.reconciled.cancel();
+        Ok(())
+    }
+
+    /// Goes on with what runs in the sandboxes of an earlier run, and clears away what is left of those that are gone.
+    async fn resume_interiors(&self) {
+        let mut sessions = HashSet::new();
+        let mut after = None;
+        loop {
+            // Without the whole list, nobody is gone.
+            let Ok(page) = self.sandboxes.list(after, PAGE).await else { return };
+            for sandbox in &page.sandboxes {
+                sessions.insert(sandbox.session);
+                if let Some(interior) = self.interiors.of(sandbox.session) {
+                    keep_all(self.sandboxes.clone(), interior, sandbox.chat);
+                }
+            }
+            after = page.next;
+            if after.is_none() {
+                break;
+            }
+        }
+        self.interiors.retain(&sessions);
+    }
+
+    /// Tries until it is laid, and then holds the instance as long as the service runs. Ends only if another service
+    /// has it.
+    pub(super) async fn keep(mut self) -> InstanceLockError {
+        let mut pause = FIRST_PAUSE;
+        while !self.reconciled.is_cancelled() {
+            tokio::time::sleep(pause).await;
+            match self.lay().await {
+                Ok(()) => {}
+                Err(GroundworkError::Instance(taken)) => return taken,
+                Err(GroundworkError::Engine(error)) => tracing::debug!(%error, "the engine does not answer yet"),
+            }
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+        std::future::pending().await
+    }
+}
