@@ -7,12 +7,17 @@ SHELL := /bin/bash
 CARGO ?= cargo
 # Of the programs: release, or dev, which builds faster.
 PROFILE ?= release
+CARGO_TARGET_DIR ?= target
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 build: ## Build the service and its client (PROFILE=dev: faster to build)
 	$(CARGO) build --profile $(PROFILE)
+	@if [[ $(PROFILE) == release ]]; then scripts/split-symbols "$${CARGO_TARGET_DIR:-target}"/release/{sandboxd,sandboxctl}; fi
+
+image: build ## Make the base image, which the default profile names, on the engine that the service would use
+	$(CARGO_TARGET_DIR)/$(patsubst dev,debug,$(PROFILE))/sandboxctl image base
 
 demo: build ## See it work: a chat gets its sandbox, uses it, and leaves nothing behind
 	PROFILE=$(PROFILE) scripts/with-engine scripts/demo
@@ -53,4 +58,4 @@ clean: ## Delete all that was built, and the private engine with its data
 	rm -rf .run
 	$(CARGO) clean
 
-.PHONY: help build demo test bench ci fmt fmt-check lint doc engine engine-down images clean
+.PHONY: help build image demo test bench ci fmt fmt-check lint doc engine engine-down images clean

@@ -40,7 +40,6 @@ use sandboxd_actors::chat::events::Lease;
 use sandboxd_actors::clock::Timestamp;
 use sandboxd_actors::engine::Engine;
 use sandboxd_actors::engine::fake::FakeEngine;
-use sandboxd_actors::ids::LeaseId;
 use sandboxd_actors::outcome::Deletion;
 use sandboxd_actors::reaper::deadlines::Deadlines;
 use sandboxd_actors::reconciler::Trigger;
@@ -271,7 +270,7 @@ async fn leases(figures: &mut Figures, pace: Pace, crowd: &Arc<Crowd>, sandboxes
     let mut random = StdRng::seed_from_u64(4);
     until_over(pace.round, &mut took, || {
         let chat = crowd.chat(random.random_range(0..crowd.size));
-        let lease = Lease { id: LeaseId::random(), duration: Duration::from_secs(60), durable: false };
+        let lease = Lease::of_caller(Duration::from_secs(60), false);
         sandboxes.lease(chat, lease)
     })
     .await?;

@@ -1,8 +1,13 @@
 //! sandboxctl: the service from a shell.
 
 mod arguments;
+mod chats;
+mod columns;
+mod create;
+mod deletion;
 mod doctor;
 mod failure;
+mod filter;
 mod following;
 mod images;
 mod inside;
@@ -10,9 +15,10 @@ mod moment;
 mod snapshots;
 mod tables;
 
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::path::Path;
 use std::process::ExitCode;
+use std::time::{Duration, Instant};
 
 use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
@@ -21,8 +27,12 @@ use serde_json::{Value, json};
 use crate::client::{Client, ClientError};
 
 pub use arguments::Arguments;
-use arguments::{Command, Snapshots};
+use arguments::{Command, Pools, Snapshots};
+use columns::Width;
+use deletion::How;
 use failure::{Trouble, explain};
+use filter::Filter;
+use images::ImageCommand;
 
 /// What the exit code says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,72 +61,93 @@ impl Exit {
 }
 
 /// Carries out one command.
-pub async fn run(arguments: Arguments) -> ExitCode {
-    let exit = match execute(&arguments).await {
+pub async fn run(mut arguments: Arguments) -> ExitCode {
+    let exit = match execute(&mut arguments).await {
         Ok((exit, output)) => {
             print(&output);
             exit
         }
         Err(error) => {
             let (exit, message) = explain(&error, &arguments);
-            let _ = writeln!(std::io::stderr(), "{message}");
+            complain(&message);
             exit
         }
     };
     ExitCode::from(exit.code())
 }
 
-async fn execute(arguments: &Arguments) -> Result<(Exit, String), Trouble> {
+async fn execute(arguments: &mut Arguments) -> Result<(Exit, String), Trouble> {
     if let Command::Doctor = &arguments.command {
         // Of use also where nobody can be connected to.
         return doctor::examine(arguments).await;
     }
-    let service = Service { client: Client::connect(&arguments.socket).await?, json: arguments.json };
+    if let Command::Image { command: ImageCommand::Base(base) } = &arguments.command {
+        // A first-time user makes the image before the service runs.
+        let service = Client::connect(&arguments.socket).await.ok();
+        return images::base::make(service.as_ref(), base, arguments.json).await;
+    }
+    let client = connect(&arguments.socket, arguments.wait).await?;
+    let width = if arguments.wide { Width::UNLIMITED } else { Width::of_terminal() };
+    let service = Service { client, json: arguments.json, width };
+    for chat in arguments.command.chats() {
+        chats::complete(&service, chat).await?;
+    }
     match &arguments.command {
         Command::Health => {
             let health = service.call("system.health", json!({})).await?;
             let well = parsed::<Value>(&health)?["status"] == "ok";
             let exit = if well { Exit::Done } else { Exit::Failed };
-            Ok((exit, service.show(&health, tables::fields)?))
+            Ok((exit, service.show(&health, |object| tables::fields(object, service.width))?))
         }
         Command::Info => {
             let info = service.call("system.info", json!({})).await?;
-            Ok((Exit::Done, service.show(&info, tables::fields)?))
+            Ok((Exit::Done, service.show(&info, |object| tables::fields(object, service.width))?))
         }
         Command::Doctor => doctor::examine(arguments).await,
         Command::Create(create) => {
             let created = service.call("sandbox.create", create.params()).await?;
-            Ok((Exit::Done, service.show(&created, tables::sandbox)?))
+            if create.quiet {
+                let id = parsed::<Value>(&created)?["chat_id"].as_str().unwrap_or_default().to_owned();
+                return Ok((Exit::Done, id + "\n"));
+            }
+            Ok((Exit::Done, service.show_sandbox(&created)?))
         }
         Command::Get { chat } => {
             let sandbox = service.call("sandbox.get", json!({ "chat_id": chat })).await?;
-            Ok((Exit::Done, service.show(&sandbox, tables::sandbox)?))
+            Ok((Exit::Done, service.show_sandbox(&sandbox)?))
         }
-        Command::List { all } => {
-            let page = if *all { service.whole_list().await? } else { service.page(None).await? };
-            Ok((Exit::Done, service.show(&page, tables::list)?))
+        Command::List { all, filter } => {
+            let whole = *all || !filter.is_empty();
+            let page = match whole {
+                true => {
+                    let list = service.whole_list(filter).await?;
+                    serde_json::value::to_raw_value(&list).map_err(ClientError::from)?
+                }
+                false => service.page(None, filter).await?,
+            };
+            Ok((Exit::Done, service.show(&page, |page| tables::list(page, service.width))?))
         }
         Command::Renew { chat, ttl } => {
             let params = json!({ "chat_id": chat, "ttl": ttl.as_secs_f64() });
             let sandbox = service.call("sandbox.renew", params).await?;
-            Ok((Exit::Done, service.show(&sandbox, tables::sandbox)?))
+            Ok((Exit::Done, service.show_sandbox(&sandbox)?))
         }
         Command::Touch { chat } => {
             let sandbox = service.call("sandbox.touch", json!({ "chat_id": chat })).await?;
-            Ok((Exit::Done, service.show(&sandbox, tables::sandbox)?))
+            Ok((Exit::Done, service.show_sandbox(&sandbox)?))
         }
         Command::Pause { chat } => {
             let sandbox = service.call("sandbox.pause", json!({ "chat_id": chat })).await?;
-            Ok((Exit::Done, service.show(&sandbox, tables::sandbox)?))
+            Ok((Exit::Done, service.show_sandbox(&sandbox)?))
         }
         Command::Resume { chat } => {
             let sandbox = service.call("sandbox.resume", json!({ "chat_id": chat })).await?;
-            Ok((Exit::Done, service.show(&sandbox, tables::sandbox)?))
+            Ok((Exit::Done, service.show_sandbox(&sandbox)?))
         }
         Command::Lease { chat, length, durable } => {
             let params = json!({ "chat_id": chat, "duration": length.as_secs_f64(), "durable": durable });
             let sandbox = service.call("sandbox.lease", params).await?;
-            let shown = service.show(&sandbox, tables::sandbox)?;
+            let shown = service.show_sandbox(&sandbox)?;
             if !durable {
                 print(&shown);
                 following::hold(&service.client, *length).await?;
@@ -127,17 +158,26 @@ async fn execute(arguments: &Arguments) -> Result<(Exit, String), Trouble> {
         Command::Release { chat, lease } => {
             let params = json!({ "chat_id": chat, "lease_id": lease });
             let sandbox = service.call("sandbox.release", params).await?;
-            Ok((Exit::Done, service.show(&sandbox, tables::sandbox)?))
+            Ok((Exit::Done, service.show_sandbox(&sandbox)?))
         }
-        Command::Pools => {
+        Command::Pools { command: None } => {
             let pools = service.call("pool.status", json!({})).await?;
-            Ok((Exit::Done, service.show(&pools, tables::pools)?))
+            Ok((Exit::Done, service.show(&pools, |pools| tables::pools(pools, service.width))?))
+        }
+        Command::Pools { command: Some(Pools::Drain { profile }) } => {
+            let pools = service.call("pool.drain", json!({ "profile": profile })).await?;
+            let exit = if tables::is_drained(&parsed(&pools)?) { Exit::Done } else { Exit::Failed };
+            Ok((exit, service.show(&pools, |pools| tables::pools(pools, service.width))?))
+        }
+        Command::Pools { command: Some(Pools::Fill { profile }) } => {
+            let pools = service.call("pool.fill", json!({ "profile": profile })).await?;
+            Ok((Exit::Done, service.show(&pools, |pools| tables::pools(pools, service.width))?))
         }
         Command::Hint { profile, chat, ttl } => {
             let ttl = ttl.map(|ttl| ttl.as_secs_f64());
             let params = json!({ "profile": profile, "chat_id": chat, "ttl": ttl });
             let hinted = service.call("sandbox.hint", params).await?;
-            Ok((Exit::Done, service.show(&hinted, tables::fields)?))
+            Ok((Exit::Done, service.show(&hinted, |object| tables::fields(object, service.width))?))
         }
         Command::Events { after, chat } => {
             let params = json!({ "after": after, "chat_id": chat });
@@ -146,7 +186,7 @@ async fn execute(arguments: &Arguments) -> Result<(Exit, String), Trouble> {
         }
         Command::Reconcile { dry_run } => {
             let report = service.call("system.reconcile", json!({ "dry_run": dry_run })).await?;
-            Ok((Exit::Done, service.show(&report, tables::report)?))
+            Ok((Exit::Done, service.show(&report, |report| tables::report(report, service.width))?))
         }
         Command::Images => images::list(&service).await,
         Command::Image { command } => images::execute(&service, command).await,
@@ -156,28 +196,53 @@ async fn execute(arguments: &Arguments) -> Result<(Exit, String), Trouble> {
             snapshots::delete(&service, snapshot).await
         }
         Command::Snapshots { command: None, chat, all } => snapshots::list(&service, chat.as_deref(), *all).await,
-        Command::Delete { chat, snapshot, no_snapshot } => {
-            let mut params = json!({ "chat_id": chat });
-            if *snapshot || *no_snapshot {
-                params["snapshot"] = json!(snapshot);
+        Command::Delete { chat, snapshot, no_snapshot, purge, yes, filter, .. } => {
+            let how = How { snapshot: (*snapshot || *no_snapshot).then_some(*snapshot), purge: *purge };
+            match chat {
+                Some(chat) => deletion::one(&service, chat, how).await,
+                None => deletion::many(&service, filter, how, *yes).await,
             }
-            let deletion = service.call("sandbox.delete", params).await?;
-            let found = parsed::<Value>(&deletion)?["result"] == "deleted";
-            let exit = if found { Exit::Done } else { Exit::NotFound };
-            Ok((exit, service.show(&deletion, tables::deletion)?))
         }
     }
 }
 
-/// Whether anybody still reads it. A reader that has seen enough is no failure.
+/// How often a service is looked for that is not there yet.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// Connects, and waits for a service that is about to start.
+async fn connect(socket: &Path, wait: Option<Duration>) -> Result<Client, ClientError> {
+    let until = Instant::now() + wait.unwrap_or_default();
+    loop {
+        match Client::connect(socket).await {
+            Err(ClientError::Connect { source, .. })
+                if matches!(source.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused)
+                    && Instant::now() < until => {}
+            connected => return connected,
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
+/// Prints to standard output, and returns whether it is still read. A reader that has seen enough is no failure.
 fn print(output: &str) -> bool {
     let mut stdout = std::io::stdout().lock();
     stdout.write_all(output.as_bytes()).and_then(|()| stdout.flush()).is_ok()
 }
 
+/// Prints a note of sandboxctl's own to standard error.
+fn say(message: &str) {
+    complain(&format!("sandboxctl: {message}"));
+}
+
+/// Unlike `eprintln!`, it does not panic where standard error is closed.
+fn complain(line: &str) {
+    let _ = writeln!(std::io::stderr(), "{line}");
+}
+
 struct Service {
     client: Client,
     json: bool,
+    width: Width,
 }
 
 impl Service {
@@ -194,31 +259,49 @@ impl Service {
         if self.json { Ok(format!("{}\n", result.get())) } else { Ok(table(parsed(result)?)) }
     }
 
-    async fn page(&self, after: Option<&Value>) -> Result<Box<RawValue>, ClientError> {
-        self.call("sandbox.list", json!({ "after": after })).await
+    fn show_sandbox(&self, sandbox: &RawValue) -> Result<String, ClientError> {
+        self.show(sandbox, |sandbox| tables::sandbox(sandbox, self.width))
     }
 
-    /// Every page as if it were one.
-    async fn whole_list(&self) -> Result<Box<RawValue>, ClientError> {
-        let mut sandboxes = Vec::new();
+    async fn page(&self, after: Option<&Value>, filter: &Filter) -> Result<Box<RawValue>, ClientError> {
+        self.call("sandbox.list", filter.params(after)).await
+    }
+
+    /// All pages as if they were one.
+    async fn whole_list(&self, filter: &Filter) -> Result<List, ClientError> {
+        let (mut sandboxes, mut undescribed) = (Vec::new(), Vec::new());
         let mut after = None;
         loop {
-            let page = self.page(after.as_ref()).await?;
-            let List { sandboxes: some, next } = parsed(&page)?;
+            let page = self.page(after.as_ref(), filter).await?;
+            let List { sandboxes: some, undescribed: others, next } = parsed(&page)?;
             sandboxes.extend(some);
+            undescribed.extend(others);
             match next {
-                Value::Null => break,
+                Value::Null => return Ok(List { sandboxes, undescribed, next }),
                 next => after = Some(next),
             }
         }
-        Ok(serde_json::value::to_raw_value(&List { sandboxes, next: Value::Null })?)
     }
 }
 
 #[derive(serde::Serialize, serde::Deserialize)]
 struct List {
     sandboxes: Vec<Box<RawValue>>,
+    #[serde(default)]
+    undescribed: Vec<Box<RawValue>>,
     next: Value,
+}
+
+impl List {
+    /// The ids of all that are listed, those that could not be described among them.
+    fn chats(&self) -> Result<Vec<String>, ClientError> {
+        #[derive(serde::Deserialize)]
+        struct OfChat {
+            chat_id: String,
+        }
+        let all = self.sandboxes.iter().chain(&self.undescribed);
+        all.map(|listed| parsed(listed).map(|OfChat { chat_id }| chat_id)).collect()
+    }
 }
 
 fn parsed<T: DeserializeOwned>(result: &RawValue) -> Result<T, ClientError> {

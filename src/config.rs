@@ -154,12 +154,13 @@ impl Config {
             shutdown: section.section("shutdown", Shutdown::read),
             images: section.section("images", Images::read),
             registries: section
-                .sections("registries", &[], images::name_of("registry"), |_, registry| Registry::read(registry)),
-            repositories: section.sections("repositories", &[], images::name_of("repository"), |_, repository| {
+                .sections("registries", &[], values::table_name("registry"), |_, registry| Registry::read(registry)),
+            repositories: section.sections("repositories", &[], values::table_name("repository"), |_, repository| {
                 Repository::read(repository)
             }),
-            profiles: section
-                .sections("profiles", &[DEFAULT_PROFILE], profile::profile_name, |_, profile| Profile::read(profile)),
+            profiles: section.sections("profiles", &[DEFAULT_PROFILE], values::table_name("profile"), |_, profile| {
+                Profile::read(profile)
+            }),
         }
     }
 }

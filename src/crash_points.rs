@@ -32,8 +32,9 @@ const LOG: &str = "SANDBOXD_CRASH_LOG";
 const FROM: &str = "SANDBOXD_CRASH_FROM";
 
 /// Every call of a port that acts on the world or depends on what it holds. A probe only asks a sandbox.
-const EFFECTS: [&str; 29] = [
+const EFFECTS: [&str; 31] = [
     "directories.prepare",
+    "directories.remove",
     "engine.commit",
     "engine.create",
     "engine.ensure_network",
@@ -55,6 +56,7 @@ const EFFECTS: [&str; 29] = [
     "engine.watch",
     "journal.commit",
     "journal.events",
+    "journal.last_events",
     "journal.load",
     "journal.sandbox",
     "slots.bind",

@@ -8,25 +8,28 @@ pub mod findings;
 mod host;
 pub mod judgement;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::try_join_all;
+use futures_util::future::{join_all, try_join_all};
 use sandboxd_actors::engine::bounded::Bounded;
 use sandboxd_actors::engine::{EngineError, NetworkSpec};
 use sandboxd_actors::ids::InstanceName;
 use sandboxd_actors::images::Images;
-use sandboxd_actors::pool;
 use sandboxd_actors::sandboxes::Sandboxes;
 use sandboxd_actors::slot::Slots;
+use sandboxd_actors::{pool, profile};
 use tokio_util::sync::CancellationToken;
 
 use crate::config::Config;
 use crate::engine::condition::EngineCondition;
+use crate::file_system::{FileSystem, Links, Own};
 use crate::profiles::Profiles;
+use crate::server::access::Allowed;
+use crate::service::callers;
 use check::Checks;
-use findings::{Descriptors, Findings, Found, Instance, Network, Pool, ProfileImage};
+use findings::{Descriptors, Directory, Findings, Found, Instance, Network, Pool, ProfileImage, VolumeRoot};
 
 /// A journal that takes longer than this is no use to anybody who waits for it.
 const JOURNAL_LIMIT: Duration = Duration::from_secs(5);
@@ -42,6 +45,7 @@ pub struct Doctor {
     pub profiles: Arc<Profiles>,
     pub networks: Vec<NetworkSpec>,
     pub settings: Settings,
+    pub file_system: FileSystem,
     /// Cancelled once the instance is locked and what was promised is there again.
     pub settled: CancellationToken,
 }
@@ -52,6 +56,8 @@ pub struct Settings {
     pub state_dir: PathBuf,
     pub chats_root: PathBuf,
     pub volume_roots: Vec<PathBuf>,
+    pub socket: PathBuf,
+    pub allowed: Allowed,
     pub max_connections: usize,
     pub max_sandboxes: Option<usize>,
     /// In percent.
@@ -66,6 +72,8 @@ impl Settings {
             state_dir: config.state.dir.clone(),
             chats_root: config.chats.root.clone(),
             volume_roots: config.volumes.roots.clone(),
+            socket: config.socket.path.clone(),
+            allowed: callers::allowed(config),
             max_connections: config.socket.max_connections,
             max_sandboxes: config.limits.sandboxes,
             image_watermark: config.images.gc.high_watermark.into(),
@@ -97,6 +105,11 @@ impl Doctor {
             self.sandboxes.pools(),
             self.sandboxes.count(),
         );
+        let (state, chats, volumes) = tokio::join!(
+            self.directory(Own::State, "state.dir", &settings.state_dir),
+            self.directory(Own::Chats, "chats.root", &settings.chats_root),
+            join_all(settings.volume_roots.iter().map(|root| self.volume_root(root))),
+        );
         Findings {
             engine,
             condition,
@@ -110,16 +123,30 @@ impl Doctor {
                 pools: pools.into_iter().map(|pool| self.pool(pool)).collect(),
             },
             journal,
-            state: host::directory("state.dir", &settings.state_dir),
-            chats: host::directory("chats.root", &settings.chats_root),
-            volumes: settings.volume_roots.iter().map(|root| host::volume_root(root)).collect(),
+            state,
+            chats,
+            volumes,
             descriptors: Descriptors {
                 limit: host::descriptor_limit(),
                 connections: settings.max_connections as u64,
                 sandboxes: settings.max_sandboxes.unwrap_or(count) as u64,
             },
+            open_ports: host::open_ports(),
+            is_networked: self.profiles.values().any(|profile| profile.network != profile::Network::Blocked),
+            callers: host::callers(&settings.socket, &settings.allowed),
             user: host::user(),
         }
+    }
+
+    async fn directory(&self, own: Own, key: &'static str, path: &Path) -> Directory {
+        let looked_at = path.to_owned();
+        let look = self.file_system.own(own, move || host::directory(key, &looked_at)).await;
+        look.unwrap_or_else(|error| Directory { key, path: path.to_owned(), place: Err(told(error)) })
+    }
+
+    async fn volume_root(&self, root: &Path) -> VolumeRoot {
+        let is_there = self.file_system.open(root, Links::Follow).await.is_ok();
+        VolumeRoot { path: root.to_owned(), is_there }
     }
 
     async fn networks(&self) -> Result<Vec<Network>, EngineError> {
@@ -150,6 +177,19 @@ impl Doctor {
             Ok(outcome) => outcome,
             Err(_) => Err(format!("the journal did not answer within {JOURNAL_LIMIT:?}")),
         }
+    }
+
+    /// Whether what the service has to remember can be written: to its journal, and beside it for new sandboxes. The journal
+    /// tries again by itself after a failure; nothing is written here, as the caller may only look.
+    pub async fn state_is_writable(&self) -> Found<()> {
+        if let Some(error) = self.sandboxes.journal().failure() {
+            return Err(told(error));
+        }
+        let place = self.settings.state_dir.clone();
+        let room = self.file_system.own(Own::State, move || host::has_room(&place)).await;
+        let trouble = room.map_err(told).and_then(|found| found).err();
+        let shown = self.settings.state_dir.display();
+        trouble.map_or(Ok(()), |error| Err(format!("the directory {shown} (state.dir) cannot be written: {error}")))
     }
 
     fn pool(&self, status: pool::Status) -> Pool {

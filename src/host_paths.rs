@@ -3,16 +3,23 @@
 //! A volume lies below one of the configured roots, wherever symbolic links may lead, and has nothing in common with
 //! the paths that would hand the host over: the engine's socket and the service's own directories. A caller learns
 //! nothing about what exists outside the roots: every path that does not provably stay inside them gets the same answer.
+//!
+//! The check is of an open directory, at the path that the kernel tells of it, never of a path that is looked up again.
 
 use std::io;
 use std::path::{Component, Path, PathBuf};
 
-use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
 use sandboxd_actors::host_path::{HostPath, InvalidHostPath};
+
+use crate::file_system::{FileSystem, Links, OpenError, Unavailable};
 
 #[derive(Debug, Clone)]
 pub struct VolumePolicy {
+    file_system: FileSystem,
     roots: Vec<PathBuf>,
+    /// Whether a root itself is accepted, too.
+    roots_themselves: bool,
     reserved: Vec<PathBuf>,
 }
 
@@ -20,7 +27,7 @@ pub struct VolumePolicy {
 #[error("the volume root {path} cannot be used: {error}")]
 pub struct InvalidVolumeRoot {
     pub path: PathBuf,
-    pub error: io::Error,
+    pub error: OpenError,
 }
 
 /// Why a path is not accepted. The message completes "`volume_host_path` …".
@@ -30,53 +37,55 @@ pub enum VolumeRefused {
     NotAbsolute(String),
     #[error("must lie below one of the configured roots")]
     OutsideRoots,
+    #[error("must lie below one of the configured roots, and this is a root itself")]
+    IsRoot,
     #[error("must not contain, or lie within, a directory that the service or its engine uses itself")]
     Reserved,
     #[error("does not exist")]
     Missing,
     #[error("is not a directory")]
     NotADirectory,
+    #[error("cannot be opened: {0}")]
+    Unusable(String),
+    #[error("cannot be reached at the moment: {0}")]
+    Unavailable(Unavailable),
     #[error(transparent)]
     Unmountable(#[from] InvalidHostPath),
 }
 
 impl VolumePolicy {
     /// Without roots, every path is refused. Reserved paths need not exist.
-    pub fn new(
+    pub async fn new(
+        file_system: FileSystem,
         roots: impl IntoIterator<Item = PathBuf>,
         reserved: impl IntoIterator<Item = PathBuf>,
     ) -> Result<Self, InvalidVolumeRoot> {
-        let root = |path: PathBuf| match path.canonicalize() {
-            Ok(canonical) if canonical.is_dir() => Ok(canonical),
-            Ok(_) => Err(InvalidVolumeRoot { path, error: io::ErrorKind::NotADirectory.into() }),
-            Err(error) => Err(InvalidVolumeRoot { path, error }),
-        };
-        let roots = roots.into_iter().map(root).collect::<Result<_, _>>()?;
+        let mut canonical = Vec::new();
+        for path in roots {
+            match file_system.open(&path, Links::Follow).await {
+                Ok(root) => canonical.push(root.path),
+                Err(error) => return Err(InvalidVolumeRoot { path, error }),
+            }
+        }
         // As it was written too: a link that is changed later must not open what it was meant to close.
         let reserved = reserved.into_iter().flat_map(|path| [resolve_existing(&path), path]).collect();
-        Ok(Self { roots, reserved })
+        Ok(Self { file_system, roots: canonical, roots_themselves: false, reserved })
     }
 
-    /// The directory that `text` means now. On the path of every create, so the usual case, a path that is canonical
-    /// already, costs no more than to open it.
-    pub fn resolve(&self, text: &str) -> Result<HostPath, VolumeRefused> {
+    /// Accepts the roots themselves, beside all below them.
+    pub fn with_roots_themselves(self) -> Self {
+        Self { roots_themselves: true, ..self }
+    }
+
+    /// The directory that `text` means now.
+    pub async fn resolve(&self, text: &str) -> Result<HostPath, VolumeRefused> {
         let path = Path::new(text);
         if !path.is_absolute() {
             return Err(VolumeRefused::NotAbsolute(text.to_owned()));
         }
-        if let Ok(plain) = HostPath::from_canonical(path)
-            && is_directory_without_links(path)
-        {
-            self.check(path)?;
-            return Ok(plain);
-        }
-        match path.canonicalize() {
-            Ok(canonical) if canonical.is_dir() => {
-                self.check(&canonical)?;
-                Ok(HostPath::from_canonical(&canonical)?)
-            }
-            _ => Err(self.explain(path)),
-        }
+        let directory = self.file_system.open(path, Links::Follow).await.map_err(|error| self.explain(error))?;
+        self.check(&directory.path)?;
+        Ok(HostPath::from_canonical(&directory.path)?)
     }
 
     fn check(&self, canonical: &Path) -> Result<(), VolumeRefused> {
@@ -86,47 +95,35 @@ impl VolumePolicy {
         if self.reserved.iter().any(|path| canonical.starts_with(path) || path.starts_with(canonical)) {
             return Err(VolumeRefused::Reserved);
         }
+        if !self.roots_themselves && self.roots.iter().any(|root| root == canonical) {
+            return Err(VolumeRefused::IsRoot);
+        }
         Ok(())
     }
 
-    /// Why there is no directory at `path`, as far as the caller may know: only of what is known to lie inside the roots
-    /// is it told that it does not exist, or is something else.
-    fn explain(&self, path: &Path) -> VolumeRefused {
-        let (existing, missing) = split_at_missing(path);
-        if let Err(refused) = self.check(&existing.join(&missing)) {
-            return refused;
-        }
-        match missing.components().next() {
-            // A link that leads nowhere might lead anywhere.
-            Some(name) if existing.join(name).is_symlink() => VolumeRefused::OutsideRoots,
-            Some(_) if existing.is_dir() => VolumeRefused::Missing,
-            _ => VolumeRefused::NotADirectory,
+    /// Why there is no directory, as far as the caller may know: only of a path that is known to lie inside the roots is it
+    /// told that it does not exist, or does not answer.
+    fn explain(&self, error: OpenError) -> VolumeRefused {
+        match error {
+            OpenError::Unavailable { mount, why } => {
+                let concerns_roots = |root: &PathBuf| mount.starts_with(root) || root.starts_with(&mount);
+                let concerned = self.roots.iter().any(concerns_roots);
+                if concerned { VolumeRefused::Unavailable(why) } else { VolumeRefused::OutsideRoots }
+            }
+            OpenError::Failed { path, errno } => match (self.check(&path), errno) {
+                (Err(refused), _) => refused,
+                (Ok(()), Errno::NOENT) => VolumeRefused::Missing,
+                (Ok(()), Errno::NOTDIR) => VolumeRefused::NotADirectory,
+                // Links that lead nowhere might lead anywhere.
+                (Ok(()), Errno::LOOP) => VolumeRefused::OutsideRoots,
+                (Ok(()), errno) => VolumeRefused::Unusable(io::Error::from(errno).to_string()),
+            },
         }
     }
-}
-
-/// Whether the kernel reaches a directory without following a link. A kernel that cannot tell (before 5.6) says no.
-fn is_directory_without_links(path: &Path) -> bool {
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    rustix::fs::openat2(CWD, path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS).is_ok()
-}
-
-/// The longest beginning of `path` that exists, resolved, and the rest.
-fn split_at_missing(path: &Path) -> (PathBuf, PathBuf) {
-    let mut existing = PathBuf::from("/");
-    let mut rest = path.components();
-    while let Some(part) = rest.clone().next() {
-        match existing.join(part).canonicalize() {
-            Ok(longer) => existing = longer,
-            Err(_) => break,
-        }
-        rest.next();
-    }
-    (existing, rest.as_path().to_owned())
 }
 
 /// Resolved as far as it exists.
-fn resolve_existing(path: &Path) -> PathBuf {
+pub(crate) fn resolve_existing(path: &Path) -> PathBuf {
     let mut resolved = PathBuf::from("/");
     for part in path.components() {
         match part {
@@ -155,8 +152,12 @@ mod tests {
         policy: VolumePolicy,
     }
 
+    fn file_system(place: &Path) -> FileSystem {
+        FileSystem::new(&place.join("state"), &place.join("chats")).unwrap()
+    }
+
     impl Host {
-        fn new() -> Self {
+        async fn new() -> Self {
             let place = tempfile::tempdir().unwrap();
             let at = |name: &str| place.path().canonicalize().unwrap().join(name);
             for directory in ["roots/a/inner", "roots/own/state", "roots/a:b", "outside/secret"] {
@@ -169,8 +170,8 @@ mod tests {
             symlink("../nowhere", at("roots/dangling")).unwrap();
             symlink(at("outside/file"), at("roots/to-file")).unwrap();
             symlink(at("roots/a"), at("roots/again")).unwrap();
-            let policy =
-                VolumePolicy::new([at("spelling")], [at("spelling/own/state"), at("roots/later/socket")]).unwrap();
+            let reserved = [at("spelling/own/state"), at("roots/later/socket")];
+            let policy = VolumePolicy::new(file_system(place.path()), [at("spelling")], reserved).await.unwrap();
             Self { place, policy }
         }
 
@@ -178,23 +179,23 @@ mod tests {
             self.place.path().canonicalize().unwrap().join(name).to_str().unwrap().to_owned()
         }
 
-        fn resolve(&self, name: &str) -> Result<String, VolumeRefused> {
-            self.policy.resolve(&self.path(name)).map(|path| path.to_string())
+        async fn resolve(&self, name: &str) -> Result<String, VolumeRefused> {
+            self.policy.resolve(&self.path(name)).await.map(|path| path.to_string())
         }
     }
 
-    #[test]
-    fn every_spelling_of_a_volume_resolves_to_the_same_path() {
-        let host = Host::new();
+    #[tokio::test]
+    async fn every_spelling_of_a_volume_resolves_to_the_same_path() {
+        let host = Host::new().await;
         for spelling in ["roots/a", "roots/a/", "roots//a/.", "spelling/a", "roots/again", "roots/own/../a"] {
-            assert_eq!(host.resolve(spelling), Ok(host.path("roots/a")), "{spelling}");
+            assert_eq!(host.resolve(spelling).await, Ok(host.path("roots/a")), "{spelling}");
         }
-        assert_eq!(host.resolve("roots/again/inner"), Ok(host.path("roots/a/inner")));
+        assert_eq!(host.resolve("roots/again/inner").await, Ok(host.path("roots/a/inner")));
     }
 
-    #[test]
-    fn what_is_outside_is_refused_alike_whether_or_not_it_exists() {
-        let host = Host::new();
+    #[tokio::test]
+    async fn what_is_outside_is_refused_alike_whether_or_not_it_exists() {
+        let host = Host::new().await;
         for outside in [
             "outside",
             "outside/secret",
@@ -212,49 +213,63 @@ mod tests {
             "roots/to-file",
             "roots/to-file/x",
         ] {
-            assert_eq!(host.resolve(outside), Err(VolumeRefused::OutsideRoots), "{outside}");
+            assert_eq!(host.resolve(outside).await, Err(VolumeRefused::OutsideRoots), "{outside}");
         }
-        assert_eq!(host.policy.resolve("/"), Err(VolumeRefused::OutsideRoots));
-        assert_eq!(host.policy.resolve("/etc"), Err(VolumeRefused::OutsideRoots));
+        assert_eq!(host.policy.resolve("/").await, Err(VolumeRefused::OutsideRoots));
+        assert_eq!(host.policy.resolve("/etc").await, Err(VolumeRefused::OutsideRoots));
     }
 
-    #[test]
-    fn inside_the_roots_the_reason_is_told() {
-        let host = Host::new();
-        assert_eq!(host.resolve("roots/none/deeper"), Err(VolumeRefused::Missing));
-        assert_eq!(host.resolve("roots/a/file"), Err(VolumeRefused::NotADirectory));
-        assert_eq!(host.resolve("roots/a/file/x"), Err(VolumeRefused::NotADirectory));
-        assert!(matches!(host.resolve("roots/a:b"), Err(VolumeRefused::Unmountable(_))));
-        assert_eq!(host.policy.resolve("a"), Err(VolumeRefused::NotAbsolute("a".into())));
-        assert!(host.policy.resolve("").is_err() && host.policy.resolve("/a\0b").is_err());
+    #[tokio::test]
+    async fn inside_the_roots_the_reason_is_told() {
+        let host = Host::new().await;
+        assert_eq!(host.resolve("roots/none/deeper").await, Err(VolumeRefused::Missing));
+        assert_eq!(host.resolve("roots/a/file").await, Err(VolumeRefused::NotADirectory));
+        assert_eq!(host.resolve("roots/a/file/x").await, Err(VolumeRefused::NotADirectory));
+        assert!(matches!(host.resolve("roots/a:b").await, Err(VolumeRefused::Unmountable(_))));
+        assert_eq!(host.policy.resolve("a").await, Err(VolumeRefused::NotAbsolute("a".into())));
+        assert!(host.policy.resolve("").await.is_err() && host.policy.resolve("/a\0b").await.is_err());
     }
 
-    #[test]
-    fn reserved_paths_are_refused_with_all_below_and_all_above_them() {
-        let host = Host::new();
+    #[tokio::test]
+    async fn reserved_paths_are_refused_with_all_below_and_all_above_them() {
+        let host = Host::new().await;
         fs::create_dir_all(host.path("roots/own/state/deep")).unwrap();
         for reserved in ["roots", "roots/own", "roots/own/state", "roots/own/state/deep", "roots/own/state/none"] {
-            assert_eq!(host.resolve(reserved), Err(VolumeRefused::Reserved), "{reserved}");
+            assert_eq!(host.resolve(reserved).await, Err(VolumeRefused::Reserved), "{reserved}");
         }
         fs::create_dir_all(host.path("roots/later/socket")).unwrap();
-        assert_eq!(host.resolve("roots/later"), Err(VolumeRefused::Reserved));
+        assert_eq!(host.resolve("roots/later").await, Err(VolumeRefused::Reserved));
         fs::create_dir_all(host.path("roots/own/other")).unwrap();
-        assert!(host.resolve("roots/own/other").is_ok());
+        assert!(host.resolve("roots/own/other").await.is_ok());
     }
 
-    #[test]
-    fn without_roots_nothing_is_accepted() {
-        let policy = VolumePolicy::new([], []).unwrap();
-        assert_eq!(policy.resolve("/tmp"), Err(VolumeRefused::OutsideRoots));
-        assert_eq!(policy.resolve("/none"), Err(VolumeRefused::OutsideRoots));
+    #[tokio::test]
+    async fn without_roots_nothing_is_accepted() {
+        let policy = VolumePolicy::new(file_system(Path::new("/none")), [], []).await.unwrap();
+        assert_eq!(policy.resolve("/tmp").await, Err(VolumeRefused::OutsideRoots));
+        assert_eq!(policy.resolve("/none").await, Err(VolumeRefused::OutsideRoots));
     }
 
-    #[test]
-    fn a_root_must_be_a_directory() {
-        let host = Host::new();
+    #[tokio::test]
+    async fn a_root_must_be_a_directory() {
+        let host = Host::new().await;
         for bad in ["roots/none", "roots/a/file"] {
-            let error = VolumePolicy::new([PathBuf::from(host.path(bad))], []).unwrap_err();
+            let error = VolumePolicy::new(file_system(host.place.path()), [PathBuf::from(host.path(bad))], [])
+                .await
+                .unwrap_err();
             assert!(error.to_string().contains(bad), "{error}");
         }
+    }
+
+    #[tokio::test]
+    async fn a_root_itself_is_no_volume() {
+        let host = Host::new().await;
+        let roots = ["roots/a", "roots/a/inner"].map(|name| PathBuf::from(host.path(name)));
+        let policy = VolumePolicy::new(file_system(host.place.path()), roots, []).await.unwrap();
+        for root in ["roots/a", "roots/a/inner", "roots/again", "spelling/a/inner/.."] {
+            assert_eq!(policy.resolve(&host.path(root)).await, Err(VolumeRefused::IsRoot), "{root}");
+        }
+        let policy = policy.with_roots_themselves();
+        assert!(policy.resolve(&host.path("roots/again")).await.is_ok());
     }
 }

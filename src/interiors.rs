@@ -12,13 +12,17 @@
 //!
 //! What comes from a sandbox is untrusted: it is bounded, and names nothing on the host.
 
+mod begin;
 mod capabilities;
+mod claim_file;
 pub mod conversation;
 mod injection;
 mod interior;
+mod mount_table;
 mod program;
 mod propagation;
 mod slots;
+mod source;
 mod stand_in;
 
 use std::collections::{HashMap, HashSet};
@@ -26,17 +30,21 @@ use std::fs::{self, DirBuilder, Permissions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use async_trait::async_trait;
-use sandbox_init::wire::{Request, SECRET_VARIABLE, SOCKET_VARIABLE};
+use sandbox_init::wire::{Request, SECRET_VARIABLE, SOCKET_VARIABLE, WAIT_VARIABLE};
+use sandboxd_actors::claims::Claims;
 use sandboxd_actors::container::Mount;
 use sandboxd_actors::directories::DirectoryError;
 use sandboxd_actors::host_path::HostPath;
 use sandboxd_actors::ids::{SessionId, SlotId};
-use sandboxd_actors::interior::{Furnishing, Interiors};
+use sandboxd_actors::interior::{Furnishing, Init, Interiors, NotBegun, Started};
 use sandboxd_actors::slot::LateBinding;
+use tokio::runtime::Handle;
 
+use crate::file_system::{FileSystem, Own};
 use conversation::Conversation;
 use interior::Secret;
 pub use interior::{Interior, Unreachable};
@@ -62,8 +70,16 @@ pub struct InteriorsOnDisk {
     slots: PathBuf,
     places: Places,
     late_binding: Result<LateBinding, String>,
+    claims: Arc<Claims>,
+    file_system: FileSystem,
+    /// For work that is done by a worker.
+    myself: Weak<Self>,
     /// Of an earlier run, and not looked at since.
     inherited: Mutex<Vec<Tenant>>,
+    /// Of an earlier run, and not listened to, as that failed.
+    unreached: Mutex<HashSet<Tenant>>,
+    /// Links and places of an earlier run that lead nowhere are removed.
+    swept: AtomicBool,
     /// Which sockets are listened on; a sandbox's life is decided elsewhere.
     open: Mutex<HashMap<Tenant, Arc<Interior>>>,
 }
@@ -78,7 +94,7 @@ enum Tenant {
 
 impl InteriorsOnDisk {
     /// Lays out the program, and listens for the sandboxes and slots of an earlier run.
-    pub fn open(state: &Path) -> io::Result<Self> {
+    pub fn open(state: &Path, claims: Arc<Claims>, file_system: FileSystem) -> io::Result<Arc<Self>> {
         let program = program::lay_out(&state.join("init"))?;
         let (sandboxes, slots) = (state.join("sandboxes"), state.join("slots"));
         for directory in [&sandboxes, &slots] {
@@ -88,49 +104,65 @@ impl InteriorsOnDisk {
         let sessions = directories_in(&sandboxes)?.filter_map(|name| Some(Tenant::Session(name.parse().ok()?)));
         let kept = directories_in(&slots)?.filter_map(|name| Some(Tenant::Slot(name.parse().ok()?)));
         let inherited: Vec<Tenant> = sessions.chain(kept).collect();
-        let interiors = Self {
+        let interiors = Arc::new_cyclic(|myself| Self {
             program,
             sandboxes,
             slots,
             late_binding: late_binding(&places),
             places,
+            claims,
             inherited: Mutex::new(inherited.clone()),
+            unreached: Mutex::default(),
+            swept: AtomicBool::new(false),
             open: Mutex::default(),
-        };
+            file_system,
+            myself: myself.clone(),
+        });
         for tenant in inherited {
             if let Err(error) = interiors.resume(tenant) {
                 tracing::warn!(?tenant, %error, "the inside of a sandbox cannot be reached");
+                interiors.unreached.lock().unwrap_or_else(PoisonError::into_inner).insert(tenant);
             }
         }
         Ok(interiors)
     }
 
-    pub fn of(&self, session: SessionId) -> Option<Arc<Interior>> {
-        self.at(Tenant::Session(session))
+    pub fn claims(&self) -> &Arc<Claims> {
+        &self.claims
     }
 
-    /// Clears away what an earlier run left of other sessions than these.
-    pub fn retain(&self, sessions: &HashSet<SessionId>) {
-        for tenant in self.take_inherited(|tenant| matches!(tenant, Tenant::Session(_))) {
-            match tenant {
-                Tenant::Session(session) if !sessions.contains(&session) => Interiors::clear(self, session),
-                _ => {}
-            }
-        }
-        // Of slots that were theirs, or never became anybody's, a link is left.
-        let links = fs::read_dir(&self.slots).into_iter().flatten().flatten().map(|entry| entry.path());
-        for link in links.filter(|path| !path.exists()) {
-            let _ = fs::remove_file(link);
-        }
-        for slot in self.places.slots().unwrap_or_default() {
-            if !self.slots.join(slot.to_string()).exists() {
-                self.places.clear(slot);
-            }
-        }
+    pub fn of(&self, session: SessionId) -> Option<Arc<Interior>> {
+        let tenant = Tenant::Session(session);
+        self.at(tenant).or_else(|| self.reach_again(tenant))
+    }
+
+    /// Does work in the state directory, on a worker.
+    async fn on_disk<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Self) -> io::Result<T> + Send + 'static,
+    ) -> io::Result<T> {
+        let this = self.myself.upgrade().ok_or_else(|| io::Error::other("the service ends"))?;
+        let runtime = Handle::current();
+        let work = move || {
+            // A socket is listened on by the service's runtime, not by the workers'.
+            let _runtime = runtime.enter();
+            work(&this)
+        };
+        self.file_system.own(Own::State, work).await.map_err(io::Error::other)?
     }
 
     fn at(&self, tenant: Tenant) -> Option<Arc<Interior>> {
         self.state().get(&tenant).cloned()
+    }
+
+    /// Tries again to reach a sandbox that could not be reached at the start, such as on a full disk.
+    fn reach_again(&self, tenant: Tenant) -> Option<Arc<Interior>> {
+        let mut unreached = self.unreached.lock().unwrap_or_else(PoisonError::into_inner);
+        if unreached.contains(&tenant) && self.resume(tenant).is_ok() {
+            tracing::info!(?tenant, "the inside of a sandbox can be reached again");
+            unreached.remove(&tenant);
+        }
+        self.at(tenant)
     }
 
     fn take_inherited(&self, which: impl Fn(&Tenant) -> bool) -> Vec<Tenant> {
@@ -202,26 +234,79 @@ fn directories_in(directory: &Path) -> io::Result<impl Iterator<Item = String>> 
 }
 
 fn failed(path: &Path, error: io::Error) -> DirectoryError {
-    DirectoryError { path: path.display().to_string(), message: error.to_string() }
+    DirectoryError::of_io(path.display(), &error)
 }
 
 #[async_trait]
 impl Interiors for InteriorsOnDisk {
-    async fn furnish(&self, session: SessionId) -> Result<Option<Furnishing>, DirectoryError> {
+    async fn furnish(&self, session: SessionId, waits: bool) -> Result<Option<Furnishing>, DirectoryError> {
         let path = self.directory(session);
-        let (furnishing, interior) = self.lay_out(&path).map_err(|error| failed(&path, error))?;
-        self.state().insert(Tenant::Session(session), Arc::new(interior));
-        Ok(Some(furnishing))
+        let laid_out = self.on_disk(move |this| {
+            let (mut furnishing, interior) = this.lay_out(&this.directory(session))?;
+            if waits {
+                furnishing.environment.push((WAIT_VARIABLE.to_owned(), "1".to_owned()));
+            }
+            this.state().insert(Tenant::Session(session), Arc::new(interior));
+            Ok(furnishing)
+        });
+        laid_out.await.map(Some).map_err(|error| failed(&path, error))
     }
 
-    fn clear(&self, session: SessionId) {
+    async fn begin(&self, started: Started<'_>) -> Result<(), NotBegun> {
+        match started.init {
+            Init::Waits => self.begin_with_init(started).await,
+            Init::Absent => self.check_mounted(started).await,
+        }
+    }
+
+    async fn clear(&self, session: SessionId) {
         self.state().remove(&Tenant::Session(session));
-        self.forget_slot_of(session);
-        match fs::remove_dir_all(self.directory(session)) {
+        let cleared = self.on_disk(move |this| {
+            this.forget_slot_of(session);
+            fs::remove_dir_all(this.directory(session))
+        });
+        match cleared.await {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 tracing::warn!(session.id = %session, %error, "the directory of an ended sandbox was not removed");
             }
             _ => {}
+        }
+    }
+
+    fn has_inherited(&self) -> bool {
+        if !self.swept.load(Ordering::Acquire) {
+            return true;
+        }
+        let inherited = self.inherited.lock().unwrap_or_else(PoisonError::into_inner);
+        inherited.iter().any(|tenant| matches!(tenant, Tenant::Session(_)))
+    }
+
+    async fn retain(&self, known: &HashSet<SessionId>) {
+        let gone = |tenant: &Tenant| matches!(tenant, Tenant::Session(session) if !known.contains(session));
+        for tenant in self.take_inherited(gone) {
+            if let Tenant::Session(session) = tenant {
+                tracing::info!(session.id = %session, "removing the directory of an ended sandbox");
+                Interiors::clear(self, session).await;
+            }
+        }
+        if self.swept.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        // Of slots of an earlier run that were theirs, or never became anybody's, a link is left.
+        let swept = self.on_disk(|this| {
+            let links = fs::read_dir(&this.slots)?.flatten().map(|entry| entry.path());
+            for link in links.filter(|path| !path.exists()) {
+                let _ = fs::remove_file(link);
+            }
+            for slot in this.places.slots()? {
+                if !this.slots.join(slot.to_string()).exists() {
+                    this.places.clear(slot);
+                }
+            }
+            Ok(())
+        });
+        if let Err(error) = swept.await {
+            tracing::warn!(%error, "links and places of slots that are gone were not removed");
         }
     }
 }

@@ -11,6 +11,7 @@
 //!   file is always damage.
 
 mod aside;
+mod claims;
 mod error;
 mod lock;
 mod open;
@@ -23,8 +24,8 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use rusqlite::{Connection, Row, TransactionBehavior};
-use sandboxd_actors::ids::{ChatId, InstanceName};
-use sandboxd_actors::journal::{Contents, Entry, EventPage, Journal, JournalError};
+use sandboxd_actors::ids::{ChatId, InstanceName, SessionId};
+use sandboxd_actors::journal::{Contents, Entry, EventPage, Journal, JournalError, LifecycleEvent};
 use sandboxd_actors::sandbox::Sandbox;
 
 use lock::Lock;
@@ -79,18 +80,27 @@ impl SqliteJournal {
     }
 
     /// Renames a journal that is not to be used any more, with all its parts, and says what to. Nothing happens if
-    /// there is none.
-    pub fn set_aside(file: &Path) -> Result<Option<PathBuf>, JournalError> {
+    /// there is none. Without `force`, only a journal is set aside that is damaged or that a newer version has written.
+    pub fn set_aside(file: &Path, instance: &InstanceName, force: bool) -> Result<Option<PathBuf>, NotSetAside> {
         let _lock = Lock::acquire(file)?;
-        aside::rename(file).map_err(|error| error::of_io(file, &error))
+        if !force {
+            match read_all(file, instance) {
+                Ok(None) | Err(JournalError::Corrupt { .. } | JournalError::Newer { .. }) => {}
+                Ok(Some(sandboxes)) => return Err(NotSetAside::Healthy { file: file.to_owned(), sandboxes }),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(aside::rename(file).map_err(|error| error::of_io(file, &error))?)
     }
 
     fn contents(&self) -> rusqlite::Result<Contents> {
         let instance = &self.instance;
         let mut all = self.connection.prepare("SELECT * FROM sandboxes")?;
         let sandboxes = all.query_map([], |row| rows::read_sandbox(row, instance))?.collect::<Result<_, _>>()?;
-        let rebuilt: bool = self.connection.query_row("SELECT rebuilt FROM journal", [], |row| row.get(0))?;
-        Ok(Contents { sandboxes, last_event: self.kept.last, fresh: !rebuilt })
+        let (rebuilt, claims_in_files): (bool, bool) =
+            self.connection.query_row("SELECT rebuilt, claims_in_files FROM journal", [], |row| row.try_into())?;
+        let claims = claims::all(&self.connection)?;
+        Ok(Contents { sandboxes, claims, claims_in_files, last_event: self.kept.last, fresh: !rebuilt })
     }
 
     fn write(&mut self, entries: &[Entry]) -> rusqlite::Result<()> {
@@ -98,14 +108,23 @@ impl SqliteJournal {
         let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
         for entry in entries {
             match entry {
-                Entry::Save(sandbox) => rows::save_sandbox(&transaction, sandbox)?,
-                Entry::Forget { chat, session } => rows::forget_sandbox(&transaction, *chat, *session)?,
+                Entry::Save(sandbox) => {
+                    rows::save_sandbox(&transaction, sandbox)?;
+                    claims::supersede(&transaction, sandbox.chat, sandbox.session)?;
+                }
+                Entry::Forget { chat, session } => {
+                    rows::forget_sandbox(&transaction, *chat, *session)?;
+                    claims::forget(&transaction, *chat, *session)?;
+                }
+                Entry::Claim(claim) => claims::save(&transaction, claim)?,
+                Entry::ClaimsImported => drop(transaction.execute("UPDATE journal SET claims_in_files = 0", [])?),
                 Entry::Activity { chat, session, at } => rows::note_activity(&transaction, *chat, *session, *at)?,
                 Entry::Event(event) => {
                     rows::add_event(&transaction, event)?;
                     kept.last = event.sequence;
                 }
                 Entry::Rebuilt => drop(transaction.execute("UPDATE journal SET rebuilt = 1", [])?),
+                Entry::Probe => drop(transaction.execute("UPDATE journal SET rebuilt = rebuilt", [])?),
             }
         }
         // Not with every commit: to delete many at once costs little more than to delete one.
@@ -137,6 +156,10 @@ impl Journal for SqliteJournal {
         self.explained(rows::find_sandbox(&self.connection, &self.instance, chat))
     }
 
+    fn sessions(&mut self) -> Result<Vec<SessionId>, JournalError> {
+        self.explained(rows::sessions(&self.connection))
+    }
+
     fn commit(&mut self, entries: &[Entry]) -> Result<(), JournalError> {
         let written = self.write(entries);
         self.explained(written)
@@ -145,6 +168,10 @@ impl Journal for SqliteJournal {
     fn events(&mut self, after: u64, chat: Option<ChatId>, limit: usize) -> Result<EventPage, JournalError> {
         self.explained(self.page(after, chat, limit))
     }
+
+    fn last_events(&mut self, chat: ChatId, limit: usize) -> Result<Vec<LifecycleEvent>, JournalError> {
+        self.explained(rows::last_events(&self.connection, chat, limit))
+    }
 }
 
 fn kept(row: &Row<'_>) -> rusqlite::Result<Kept> {
@@ -152,6 +179,37 @@ fn kept(row: &Row<'_>) -> rusqlite::Result<Kept> {
     let first = row.get::<_, Option<i64>>(0)?.unwrap_or(first_ever);
     let last = row.get::<_, Option<i64>>(1)?.unwrap_or(first_ever - 1);
     Ok(Kept { from: first.unsigned_abs(), last: last.unsigned_abs() })
+}
+
+/// Reads a journal from end to end without a change to it; returns how many sandboxes it has, or `None` where there is no
+/// journal. Rows of an older version are migrated before they can be read, so they are taken for whole.
+fn read_all(file: &Path, instance: &InstanceName) -> Result<Option<usize>, JournalError> {
+    let Some(connection) = open::open_verified(file, instance)? else { return Ok(None) };
+    let read = || {
+        if schema::version(&connection)? < schema::latest(schema::MIGRATIONS) {
+            let count = |row: &Row<'_>| row.get::<_, isize>(0).map(isize::unsigned_abs);
+            return connection.query_row("SELECT count(*) FROM sandboxes", [], count);
+        }
+        let mut all = connection.prepare("SELECT * FROM sandboxes")?;
+        let sandboxes: Vec<Sandbox> =
+            all.query_map([], |row| rows::read_sandbox(row, instance))?.collect::<Result<_, _>>()?;
+        rows::read_events(&connection, 0, None, usize::MAX)?;
+        Ok(sandboxes.len())
+    };
+    read().map(Some).map_err(|error| error::of_sqlite(file, &error))
+}
+
+/// Why a journal stays where it is.
+#[derive(Debug, thiserror::Error)]
+pub enum NotSetAside {
+    #[error(
+        "the journal {} is healthy and knows {sandboxes} sandboxes; --rebuild-journal would forget their renewals, leases \
+         and events. Start without it, or add --force to set the journal aside all the same",
+        file.display()
+    )]
+    Healthy { file: PathBuf, sandboxes: usize },
+    #[error(transparent)]
+    Unusable(#[from] JournalError),
 }
 
 /// `journal.db` and `-wal` make `journal.db-wal`.

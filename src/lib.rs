@@ -1,5 +1,6 @@
 //! sandboxd, the service around the core.
 
+pub mod base_image;
 pub mod chat_directories;
 pub mod cli;
 pub mod client;
@@ -9,6 +10,7 @@ pub mod crash_points;
 pub mod credentials;
 pub mod doctor;
 pub mod engine;
+pub mod file_system;
 pub mod host_paths;
 pub mod instance_lock;
 pub mod interiors;

@@ -1,10 +1,12 @@
 //! `sandboxd`: reads its configuration, finds its engine, serves until it is told to stop.
 
 use std::fs::DirBuilder;
+use std::io::{ErrorKind, Write as _};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 use clap::{Parser, Subcommand};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -12,10 +14,12 @@ use sandboxd::config::{Config, EngineHost};
 use sandboxd::engine::docker::DockerEngine;
 use sandboxd::engine::private::PrivateEngine;
 use sandboxd::journal::SqliteJournal;
-use sandboxd::service::{Outside, Service};
+use sandboxd::service::drain::Drain;
+use sandboxd::service::{Outside, Service, callers};
 use sandboxd::workshop::registries;
 use sandboxd::{systemd, telemetry};
 use sandboxd_actors::engine::Engine;
+use tokio::runtime::Runtime;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
@@ -29,6 +33,12 @@ struct Arguments {
     /// Set aside a journal that cannot be used, and begin a new one from the labels of the containers
     #[arg(long)]
     rebuild_journal: bool,
+    /// With --rebuild-journal: set aside a healthy journal, too
+    #[arg(long, requires = "rebuild_journal")]
+    force: bool,
+    /// Remove the slots that an earlier run of the service left, and exit; refused while a service of the instance runs
+    #[arg(long, conflicts_with = "rebuild_journal")]
+    drain: bool,
     #[command(subcommand)]
     command: Option<Command>,
 }
@@ -37,13 +47,23 @@ struct Arguments {
 enum Command {
     /// Serve (the default)
     Serve,
-    /// Say what is wrong with the configuration, or nothing
+    /// Say what is wrong with the configuration, and warn of what will not work
     CheckConfig {
         /// Show the configuration that is in effect, without secrets
         #[arg(long)]
         print: bool,
     },
 }
+
+/// A new journal is wanted.
+#[derive(Debug, Clone, Copy)]
+struct Rebuild {
+    /// Also in the place of a healthy one.
+    force: bool,
+}
+
+/// How long work of the runtime's own threads is waited for at the end: of a build's context, for instance.
+const LAST_MOMENT: Duration = Duration::from_secs(1);
 
 type Failure = Box<dyn std::error::Error>;
 
@@ -56,11 +76,17 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
+    let rebuild = arguments.rebuild_journal.then_some(Rebuild { force: arguments.force });
     let outcome = match arguments.command.unwrap_or(Command::Serve) {
-        Command::Serve => serve(&config, arguments.rebuild_journal),
+        Command::Serve if arguments.drain => drain(&config),
+        Command::Serve => serve(&config, rebuild),
         Command::CheckConfig { print } => {
             if print {
-                println!("{config}");
+                // A reader that has seen enough is no failure.
+                let _ = writeln!(std::io::stdout(), "{config}");
+            }
+            for kept_out in callers::kept_out(&config) {
+                eprintln!("warning: {kept_out}; {}", kept_out.advice());
             }
             Ok(())
         }
@@ -74,8 +100,15 @@ fn main() -> ExitCode {
     }
 }
 
-#[tokio::main]
-async fn serve(config: &Config, rebuild_journal: bool) -> Result<(), Failure> {
+fn serve(config: &Config, rebuild: Option<Rebuild>) -> Result<(), Failure> {
+    let runtime = Runtime::new()?;
+    let outcome = runtime.block_on(serve_until_stopped(config, rebuild));
+    // A file system that does not answer must not keep the service from ending.
+    runtime.shutdown_timeout(LAST_MOMENT);
+    outcome
+}
+
+async fn serve_until_stopped(config: &Config, rebuild: Option<Rebuild>) -> Result<(), Failure> {
     telemetry::start_logging(&config.log)?;
     if let Some(address) = config.metrics.listen {
         telemetry::serve_metrics(address)?;
@@ -83,7 +116,7 @@ async fn serve(config: &Config, rebuild_journal: bool) -> Result<(), Failure> {
     raise_descriptor_limit();
     let stop = stop_on_signal()?;
     let listener = systemd::inherited_listener()?;
-    let journal = open_journal(config, rebuild_journal)?;
+    let journal = open_journal(config, rebuild)?;
     let (engine, private) = find_engine(config).await?;
     let engine_sockets = engine.sockets();
     let engine = Arc::new(engine);
@@ -98,6 +131,24 @@ async fn serve(config: &Config, rebuild_journal: bool) -> Result<(), Failure> {
     Ok(outcome?)
 }
 
+#[tokio::main]
+async fn drain(config: &Config) -> Result<(), Failure> {
+    telemetry::start_logging(&config.log)?;
+    let (engine, private) = find_engine(config).await?;
+    let outcome = async {
+        // Before the journal, which a running service holds as well: the error then says whom to ask.
+        let drain = Drain::begin(config, Arc::new(engine)).await?;
+        Ok::<_, Failure>(drain.remove_slots(config, open_journal(config, None)?).await?)
+    };
+    let outcome = outcome.await;
+    if let Some(private) = private {
+        private.stop().await;
+    }
+    let removed = outcome?;
+    println!("{removed} slots removed");
+    Ok(())
+}
+
 /// Every sandbox needs two descriptors for its inside, and a shell gives its programs few by default.
 fn raise_descriptor_limit() {
     let limits = getrlimit(Resource::Nofile);
@@ -107,15 +158,24 @@ fn raise_descriptor_limit() {
 }
 
 /// The journal of this instance. One that cannot be used is never reset by itself: that would forget promises.
-fn open_journal(config: &Config, rebuild: bool) -> Result<SqliteJournal, Failure> {
+fn open_journal(config: &Config, rebuild: Option<Rebuild>) -> Result<SqliteJournal, Failure> {
     let directory = &config.state.dir;
-    let unusable = |error| format!("state.dir: {}: {error}", directory.display());
+    let unusable = |error: std::io::Error| {
+        let hint = match error.kind() {
+            ErrorKind::PermissionDenied => "; run as root, or set state.dir and the other directories to your own",
+            _ => "",
+        };
+        format!("state.dir: {}: {error}{hint}", directory.display())
+    };
     DirBuilder::new().recursive(true).mode(0o711).create(directory).map_err(unusable)?;
     let file = directory.join("journal.sqlite");
-    if rebuild && let Some(aside) = SqliteJournal::set_aside(&file)? {
+    let instance = config.instance.name.parse()?;
+    if let Some(Rebuild { force }) = rebuild
+        && let Some(aside) = SqliteJournal::set_aside(&file, &instance, force)?
+    {
         tracing::warn!(aside = %aside.display(), "set the journal aside; beginning a new one from labels");
     }
-    Ok(SqliteJournal::open(&file, &config.instance.name.parse()?, config.events.keep)?)
+    Ok(SqliteJournal::open(&file, &instance, config.events.keep)?)
 }
 
 /// The configured engine or, where none answers and it is wanted, one of our own.

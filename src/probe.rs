@@ -1,6 +1,6 @@
 //! Asks a sandbox's own service, over the network, whether it is ready.
 
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ impl Probe for NetworkProbe {
         if status == StatusCode::OK {
             Ok(())
         } else {
-            Err(NotReady(format!("GET {path} on {address} answered {}", status.as_u16())))
+            Err(NotReady::Refused(format!("GET {path} on {address} answered {}", status.as_u16())))
         }
     }
 
@@ -47,9 +47,18 @@ async fn connect(address: SocketAddr) -> Result<TcpStream, NotReady> {
                 refusals += 1;
                 let _ = tokio::task::spawn_blocking(a_moment).await;
             }
-            Err(error) => return Err(NotReady(format!("cannot connect to {address}: {error}"))),
+            Err(error) => {
+                let why = format!("cannot connect to {address}: {error}");
+                return Err(if is_of_sandbox(&error) { NotReady::Refused(why) } else { NotReady::NotTried(why) });
+            }
         }
     }
+}
+
+/// Whether the error says something about the sandbox. Others, such as too many open files, are this host's.
+fn is_of_sandbox(error: &io::Error) -> bool {
+    use ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset, HostUnreachable, TimedOut};
+    matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset | HostUnreachable | TimedOut)
 }
 
 #[expect(clippy::disallowed_methods, reason = "on a thread that may block")]
@@ -59,13 +68,13 @@ fn a_moment() {
 
 /// The status alone. A body is never read: it may be endless.
 async fn get(address: SocketAddr, path: &str) -> Result<StatusCode, NotReady> {
-    let failed = |error: hyper::Error| NotReady(format!("GET {path} on {address}: {error}"));
+    let failed = |error: hyper::Error| NotReady::Refused(format!("GET {path} on {address}: {error}"));
     let request = Request::get(path)
         .header(HOST, address.to_string())
         .header(USER_AGENT, "sandboxd")
         .header(CONNECTION, "close")
         .body(Empty::<Bytes>::new())
-        .map_err(|error| NotReady(format!("cannot ask for {path}: {error}")))?;
+        .map_err(|error| NotReady::NotTried(format!("cannot ask for {path}: {error}")))?;
     let (mut sender, connection) = http1::handshake(TokioIo::new(connect(address).await?)).await.map_err(failed)?;
     let response = sender.send_request(request);
     tokio::pin!(response, connection);
@@ -84,6 +93,7 @@ async fn get(address: SocketAddr, path: &str) -> Result<StatusCode, NotReady> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::io::Errno;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpListener;
 
@@ -113,7 +123,7 @@ mod tests {
         assert_eq!(probed(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok", false).await, Ok(()));
         assert_eq!(probed(b"HTTP/1.0 200 OK\r\n\r\n", false).await, Ok(()));
         let unavailable = probed(b"HTTP/1.1 503 Unavailable\r\ncontent-length: 0\r\n\r\n", false).await.unwrap_err();
-        assert!(unavailable.0.ends_with("answered 503"), "{unavailable}");
+        assert!(unavailable.to_string().ends_with("answered 503"), "{unavailable}");
         assert!(probed(b"HTTP/1.1 204 No Content\r\n\r\n", false).await.is_err());
         assert!(probed(b"HTTP/1.1 301 Moved\r\nlocation: /\r\ncontent-length: 0\r\n\r\n", false).await.is_err());
     }
@@ -149,6 +159,13 @@ mod tests {
         assert_eq!(NetworkProbe.tcp(address).await, Ok(()));
         drop(listener);
         let refused = NetworkProbe.tcp(address).await.unwrap_err();
-        assert!(refused.0.contains(&address.to_string()), "{refused}");
+        assert!(refused.to_string().contains(&address.to_string()), "{refused}");
+    }
+
+    #[test]
+    fn an_error_of_this_host_says_nothing_about_the_sandbox() {
+        for (error, of_sandbox) in [(Errno::CONNREFUSED, true), (Errno::HOSTUNREACH, true), (Errno::MFILE, false)] {
+            assert_eq!(is_of_sandbox(&error.into()), of_sandbox, "{error}");
+        }
     }
 }

@@ -5,11 +5,13 @@
 //! and so does a [`notification::Notification`].
 
 pub mod answer;
+pub mod content;
 pub mod error;
 mod escape;
 pub mod fields;
 pub mod images;
 pub mod inside;
+pub mod listing;
 pub mod method;
 pub mod notification;
 pub mod params;

@@ -3,6 +3,7 @@
 pub mod access;
 pub mod accounts;
 mod connection;
+pub mod entry;
 pub mod handler;
 mod images;
 pub mod inside;
@@ -10,6 +11,7 @@ mod leases;
 mod lines;
 pub mod listener;
 mod measure;
+mod memory;
 mod outbox;
 mod snapshots;
 mod watch;
@@ -32,6 +34,7 @@ use connection::{Connection, Shared};
 use handler::Handler;
 use listener::Listener;
 use measure::Measures;
+use memory::Memory;
 
 /// What callers may cost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,6 +46,10 @@ pub struct Limits {
     pub max_in_flight: usize,
     /// Bytes of answers that wait for a slow reader, per connection. At the limit, the connection is not read from.
     pub max_output: usize,
+    /// Bytes of large requests and answers that the service holds for all callers together. At the limit, they wait.
+    pub max_memory: usize,
+    /// The part of it that one connection can hold.
+    pub max_memory_per_connection: usize,
     /// A caller that takes no byte of its answers for this long is cut off.
     pub write_stall: Duration,
 }
@@ -53,7 +60,9 @@ impl Default for Limits {
             max_connections: 1024,
             max_line: 1 << 20,
             max_in_flight: 128,
-            max_output: 8 << 20,
+            max_output: 1 << 20,
+            max_memory: 96 << 20,
+            max_memory_per_connection: 32 << 20,
             write_stall: Duration::from_secs(30),
         }
     }
@@ -75,7 +84,8 @@ impl Server {
     /// `grace` to be answered.
     pub async fn serve(self, listener: Listener, shutdown: CancellationToken, grace: Duration) {
         let Server { handler, limits, access } = self;
-        let shared = Arc::new(Shared { handler, limits, measures: Measures::new(), shutdown: shutdown.clone() });
+        let (measures, memory) = (Measures::new(), Memory::new(&limits));
+        let shared = Arc::new(Shared { handler, limits, measures, memory, shutdown: shutdown.clone() });
         let connections = TaskTracker::new();
         let abandon = CancellationToken::new();
         let acceptor = Acceptor {
@@ -138,7 +148,7 @@ impl Acceptor {
             Err(error) => {
                 self.shared.measures.refused_connection(error.kind);
                 // One line always fits into the buffer of a new connection.
-                let _ = stream.try_write(&response::encode(&Id::NULL, &Err(error)));
+                let _ = stream.try_write(&response::encode(&Id::NULL, Err(error)).into_bytes());
             }
         }
     }
@@ -177,5 +187,6 @@ impl Acceptor {
 
 fn limit_fields(limits: &Limits) -> LimitFields {
     let Limits { max_connections, max_line, max_in_flight, max_output, .. } = *limits;
-    LimitFields { max_connections, max_line, max_in_flight, max_output }
+    let Limits { max_memory, max_memory_per_connection, .. } = *limits;
+    LimitFields { max_connections, max_line, max_in_flight, max_output, max_memory, max_memory_per_connection }
 }

@@ -8,8 +8,13 @@
 //! An engine that is silent at start does not keep the service from starting: chats then look for themselves, and
 //! network and reconciliation follow as soon as it answers.
 
+mod background;
+pub mod callers;
+mod claims;
+pub mod drain;
 mod groundwork;
 
+use std::convert::Infallible;
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -17,8 +22,11 @@ use std::time::{Duration, Instant};
 
 use ractor::SpawnErr;
 use sandboxd_actors::chat::{Rules, TeardownLimits, World};
+use sandboxd_actors::claims::Claims;
 use sandboxd_actors::clock::{Clock, SystemClock};
 use sandboxd_actors::engine::bounded::{Bounded, EngineLimits};
+use sandboxd_actors::engine::claimed::ClaimedLabels;
+use sandboxd_actors::engine::subnet::AddressRange;
 use sandboxd_actors::engine::turns::Turns;
 use sandboxd_actors::engine::{Engine, NetworkSpec};
 use sandboxd_actors::ids::{InstanceName, InvalidId};
@@ -30,32 +38,30 @@ use sandboxd_actors::profile::Network;
 use sandboxd_actors::root::census::Capacity;
 use sandboxd_actors::sandboxes::{Rhythm, Sandboxes};
 use sandboxd_actors::snapshot::retention::Retention;
-use tokio::task::JoinHandle;
+use tokio::task::{JoinError, JoinHandle};
 use tokio_util::sync::CancellationToken;
 
 use crate::chat_directories::DirectoriesOnDisk;
-use crate::config::{Config, Principal};
+use crate::config::{Config, Size};
 #[cfg(debug_assertions)]
 use crate::crash_points::CrashPoints;
 use crate::doctor::{Doctor, Settings};
-use crate::engine::claimed::ClaimedLabels;
 use crate::engine::condition::EngineCondition;
 use crate::engine::inside::EngineInside;
+use crate::file_system::FileSystem;
 use crate::host_paths::VolumePolicy;
-use crate::instance_lock::InstanceLockError;
 use crate::interiors::{InteriorsOnDisk, StandIns};
 use crate::languages::Languages;
 use crate::probe::NetworkProbe;
 use crate::profiles::{self, ProfileError, Profiles};
-use crate::server::access::{Access, Allowed, UnknownAccount};
-use crate::server::accounts::Accounts;
 use crate::server::handler::Handler;
 use crate::server::inside::{Steering, Syncs};
-use crate::server::listener::{BindError, Listener, SocketOptions};
+use crate::server::listener::{BindError, Listener};
 use crate::server::{Limits, Server};
 use crate::systemd;
 use crate::workshop::workshop;
-use groundwork::{Groundwork, GroundworkError};
+use background::Background;
+use groundwork::{Groundwork, GroundworkError, Resumed};
 
 /// How long a sandbox that was seen alive is handed out again without another look.
 const TRUST: Duration = Duration::from_secs(1);
@@ -84,6 +90,8 @@ pub enum ServiceError {
     RootEnded,
     #[error("the journal ended")]
     JournalEnded,
+    #[error("work in the background failed: {0}")]
+    Background(JoinError),
 }
 
 /// A service that is ready to serve.
@@ -94,10 +102,7 @@ pub struct Service {
     server: Server,
     listener: Listener,
     grace: Duration,
-    /// Resolves only if the instance turns out to be somebody else's.
-    groundwork: JoinHandle<Option<InstanceLockError>>,
-    /// Ends what goes on in the background.
-    background: CancellationToken,
+    background: Background,
     /// What was promised is there again.
     reconciled: CancellationToken,
 }
@@ -129,11 +134,17 @@ impl Service {
     pub async fn start(config: &Config, outside: Outside<impl Journal>) -> Result<Self, ServiceError> {
         let instance: InstanceName = config.instance.name.parse()?;
         let profiles = Arc::new(profiles::profiles(&config.profiles, &config.engine.network)?);
-        let socket = socket_options(config)?;
-        let access = access(config)?;
-        let volumes = volume_policy(config, "volumes.roots", &config.volumes.roots, &outside.engine_sockets)?;
-        let contexts =
-            volume_policy(config, "images.context_roots", &config.images.context_roots, &outside.engine_sockets)?;
+        let socket = callers::socket_options(config)?;
+        let access = callers::access(config)?;
+        let file_system =
+            FileSystem::new(&config.state.dir, &config.chats.root).map_err(setting("the file system workers"))?;
+        let policy = async |key, roots: &[PathBuf]| {
+            let own = [&config.state.dir, &config.chats.root, &config.socket.path];
+            let reserved = own.into_iter().chain(&outside.engine_sockets).cloned();
+            VolumePolicy::new(file_system.clone(), roots.to_vec(), reserved).await.map_err(setting(key))
+        };
+        let volumes = policy("volumes.roots", &config.volumes.roots).await?;
+        let contexts = policy("images.context_roots", &config.images.context_roots).await?.with_roots_themselves();
         #[cfg(debug_assertions)]
         let crash_points = CrashPoints::from_environment(std::env::vars_os())?;
         #[cfg(debug_assertions)]
@@ -144,10 +155,25 @@ impl Service {
             Some(listener) => Listener::from_std(listener).map_err(setting("the inherited socket"))?,
             None => Listener::bind(&socket).await?,
         };
+        for kept_out in callers::kept_out_of(&config.socket.path, config) {
+            tracing::warn!(advice = kept_out.advice(), "{kept_out}");
+        }
         let (journal, contents) = JournalHandle::start(outside.journal, JOURNAL_LIMIT, None).await?;
-        let rules = Rules { trust: TRUST, profiles: Arc::clone(&profiles), max_leases: config.leases.max_per_sandbox };
-        let interiors = Arc::new(InteriorsOnDisk::open(&config.state.dir).map_err(setting("state.dir"))?);
-        let world = world(config, &instance, outside.engine, journal, rules, Arc::clone(&interiors))?;
+        let rules = Rules {
+            trust: TRUST,
+            profiles: Arc::clone(&profiles),
+            max_leases: config.leases.max_per_sandbox,
+            max_lease: config.leases.max,
+        };
+        let claims = Arc::new(Claims::default());
+        let interiors = InteriorsOnDisk::open(&config.state.dir, Arc::clone(&claims), file_system.clone());
+        let interiors = interiors.map_err(setting("state.dir"))?;
+        claims::load(&claims, &contents, &interiors, &journal).await?;
+        let directories =
+            DirectoriesOnDisk::open(&config.chats.root, file_system.clone()).map_err(setting("chats.root"))?;
+        let syncs = Syncs::default();
+        let mut world = world(config, &instance, outside.engine, journal, rules, Arc::clone(&interiors), directories)?;
+        world.interiors = syncs.ending_with(world.interiors);
         #[cfg(debug_assertions)]
         let world = crash_points.around_world(world);
         let (engine, slots) = (world.engine.clone(), Arc::clone(&world.slots));
@@ -155,7 +181,7 @@ impl Service {
         let rhythm = Rhythm { reap: config.reaper.tick, reconcile: config.reconciler.interval };
         let workshop = workshop(config, &instance, Arc::clone(&outside.images)).map_err(setting("state.dir"))?;
         let (sandboxes, root_ended) = Sandboxes::start_with(world, contents, rhythm, Some(Arc::new(workshop))).await?;
-        let (background, reconciled) = (CancellationToken::new(), CancellationToken::new());
+        let (mut background, reconciled) = (Background::default(), CancellationToken::new());
         let mut groundwork = Groundwork {
             engine: engine.clone(),
             sandboxes: sandboxes.clone(),
@@ -164,6 +190,7 @@ impl Service {
             lock: None,
             interiors: Arc::clone(&interiors),
             reconciled: reconciled.clone(),
+            resumed: Resumed::default(),
         };
         match groundwork.lay().await {
             Err(error @ GroundworkError::Instance(_)) => return Err(error.into()),
@@ -172,12 +199,14 @@ impl Service {
             }
             Ok(()) => {}
         }
-        let groundwork = tokio::spawn(background.clone().run_until_cancelled_owned(groundwork.keep()));
+        background.spawn(async { GroundworkError::from(groundwork.keep().await).into() });
         let pruning = prune_snapshots(engine.clone(), instance.clone(), retention(config), config.snapshots.interval);
-        tokio::spawn(background.clone().run_until_cancelled_owned(pruning));
+        background.spawn(async { match pruning.await {} });
+        let pruning = prune_chat_directories(sandboxes.clone(), config.chats.retention);
+        background.spawn(async { match pruning.await {} });
         if let Some(limit) = systemd::watchdog_limit() {
             let watch = systemd::watch_progress(sandboxes.clone(), limit, systemd::feed_watchdog);
-            tokio::spawn(background.clone().run_until_cancelled_owned(watch));
+            background.spawn(async { match watch.await {} });
         }
 
         let doctor = Doctor {
@@ -190,6 +219,7 @@ impl Service {
             networks: networks(config, &instance, &profiles),
             profiles: Arc::clone(&profiles),
             settings: Settings::of(config),
+            file_system,
             settled: reconciled.clone(),
         };
         let handler = Handler {
@@ -206,18 +236,17 @@ impl Service {
             clock: Arc::new(SystemClock),
             max_lease: config.leases.max,
             steering: Steering::default(),
-            syncs: Syncs::default(),
+            syncs,
             started: Instant::now(),
         };
         let server = Server::new(handler, limits(config), access);
         let grace = config.shutdown.grace;
-        Ok(Self { sandboxes, root_ended, server, listener, grace, groundwork, background, reconciled })
+        Ok(Self { sandboxes, root_ended, server, listener, grace, background, reconciled })
     }
 
     /// Serves until `stop` is cancelled, and then until what was under way is done. Sandboxes stay.
     pub async fn run(self, stop: CancellationToken) -> Result<(), ServiceError> {
-        let Service { sandboxes, mut root_ended, server, listener, grace, mut groundwork, background, reconciled } =
-            self;
+        let Service { sandboxes, mut root_ended, server, listener, grace, mut background, reconciled } = self;
         let serving = tokio::spawn(server.serve(listener, stop.clone(), grace));
         tokio::spawn(stop.clone().run_until_cancelled_owned(systemd::report_ready(reconciled)));
         let outcome = tokio::select! {
@@ -225,8 +254,7 @@ impl Service {
             // Nothing can be answered any more: better to be started again.
             _ = &mut root_ended => Err(ServiceError::RootEnded),
             () = sandboxes.journal().ended() => Err(ServiceError::JournalEnded),
-            // The engine was silent at start, so that this could not be known by then.
-            Ok(Some(taken)) = &mut groundwork => Err(GroundworkError::from(taken).into()),
+            failure = background.failed() => Err(failure),
         };
         tracing::info!("stopping");
         systemd::stopping();
@@ -234,7 +262,7 @@ impl Service {
         let stopping = Instant::now();
         let _ = serving.await;
         sandboxes.shut_down(grace.saturating_sub(stopping.elapsed())).await;
-        background.cancel();
+        background.end();
         tracing::info!("stopped; sandboxes stay");
         outcome
     }
@@ -242,7 +270,12 @@ impl Service {
 
 /// Removes snapshots that were kept for long enough, and what is left of those that were never finished, from time to
 /// time.
-async fn prune_snapshots(engine: Bounded, instance: InstanceName, retention: Retention, interval: Duration) {
+async fn prune_snapshots(
+    engine: Bounded,
+    instance: InstanceName,
+    retention: Retention,
+    interval: Duration,
+) -> Infallible {
     let started_at = SystemClock.now();
     loop {
         let now = SystemClock.now();
@@ -257,6 +290,23 @@ async fn prune_snapshots(engine: Bounded, instance: InstanceName, retention: Ret
     }
 }
 
+/// Finishes removals that an earlier run of the service left unfinished, and goes on to remove directories by their age
+/// where that is wanted.
+async fn prune_chat_directories(sandboxes: Sandboxes, retention: Option<Duration>) -> Infallible {
+    if let Err(error) = sandboxes.finish_chat_removals().await {
+        tracing::warn!(%error, "interrupted removals of chat directories not finished");
+    }
+    let Some(keep) = retention else { return std::future::pending().await };
+    loop {
+        match sandboxes.prune_chat_directories(keep).await {
+            Ok(0) => {}
+            Ok(removed) => tracing::info!(removed, "chat directories pruned"),
+            Err(error) => tracing::warn!(%error, "chat directories not listed"),
+        }
+        tokio::time::sleep((keep / 4).clamp(Duration::from_secs(1), Duration::from_secs(3600))).await;
+    }
+}
+
 fn world(
     config: &Config,
     instance: &InstanceName,
@@ -264,8 +314,8 @@ fn world(
     journal: JournalHandle,
     rules: Rules,
     interiors: Arc<InteriorsOnDisk>,
+    directories: DirectoriesOnDisk,
 ) -> Result<World, ServiceError> {
-    let directories = DirectoriesOnDisk::open(&config.chats.root).map_err(setting("chats.root"))?;
     let timeouts = &config.engine.timeouts;
     let limits = EngineLimits {
         identify: timeouts.connect,
@@ -280,7 +330,7 @@ fn world(
     };
     Ok(World {
         instance: instance.clone(),
-        engine: Bounded::new(ClaimedLabels::around(engine, Arc::clone(&interiors)), limits),
+        engine: Bounded::new(ClaimedLabels::around(engine, Arc::clone(interiors.claims())), limits),
         turns: Turns::new(config.engine.max_operations),
         queue_limit: config.engine.queue_timeout,
         capacity: Capacity {
@@ -291,6 +341,7 @@ fn world(
         probe: Arc::new(NetworkProbe),
         directories: Arc::new(directories),
         interiors: Arc::clone(&interiors) as Arc<dyn Interiors>,
+        claims: Arc::clone(interiors.claims()),
         slots: interiors,
         clock: Arc::new(SystemClock),
         mounts: profiles::mount_points(&config.mounts)?,
@@ -321,64 +372,32 @@ fn networks(config: &Config, instance: &InstanceName, profiles: &Profiles) -> Ve
     let spec = |name: &str| NetworkSpec {
         name: name.to_owned(),
         isolated: config.engine.network_isolated,
+        addresses: match config.engine.network_subnet {
+            // One block serves one network; the networks of profiles get blocks of the same size.
+            AddressRange::Exactly(subnet) if name != config.engine.network => {
+                AddressRange::Free { prefix: subnet.prefix() }
+            }
+            addresses => addresses,
+        },
         labels: labels::ownership(instance),
     };
     names.into_iter().map(spec).collect()
 }
 
-fn volume_policy(
-    config: &Config,
-    key: &'static str,
-    roots: &[PathBuf],
-    engine_sockets: &[PathBuf],
-) -> Result<VolumePolicy, ServiceError> {
-    let own = [&config.state.dir, &config.chats.root, &config.socket.path];
-    let reserved = own.into_iter().chain(engine_sockets).cloned();
-    VolumePolicy::new(roots.to_vec(), reserved).map_err(setting(key))
-}
-
-fn access(config: &Config) -> Result<Access, ServiceError> {
-    let names = |principals: &[Principal]| principals.iter().map(ToString::to_string).collect();
-    let mut allowed = Allowed {
-        users: names(&config.socket.allow_users),
-        groups: names(&config.socket.allow_groups),
-        read_only_groups: names(&config.socket.read_only_groups),
-    };
-    allowed.groups.extend(config.socket.group.iter().map(ToString::to_string));
-    Access::new(&allowed, Accounts::of_host()).map_err(|unknown| {
-        let key = match &unknown {
-            UnknownAccount::User(_) => "socket.allow_users",
-            UnknownAccount::Group(name) if names(&config.socket.allow_groups).contains(name) => "socket.allow_groups",
-            UnknownAccount::Group(_) => "socket.read_only_groups",
-        };
-        setting(key)(unknown)
-    })
-}
-
 fn limits(config: &Config) -> Limits {
     let socket = &config.socket;
+    let bytes = |size: Size| usize::try_from(size.bytes()).unwrap_or(usize::MAX);
     Limits {
         max_connections: socket.max_connections,
-        max_line: usize::try_from(socket.max_line.bytes()).unwrap_or(usize::MAX),
+        max_line: bytes(socket.max_line),
         max_in_flight: socket.max_in_flight,
-        max_output: usize::try_from(socket.max_output.bytes()).unwrap_or(usize::MAX),
+        max_output: bytes(socket.max_output),
+        max_memory: bytes(socket.max_memory),
+        max_memory_per_connection: bytes(socket.max_memory_per_connection),
         ..Limits::default()
     }
 }
 
 fn setting<E: std::error::Error + Send + Sync + 'static>(key: &'static str) -> impl Fn(E) -> ServiceError {
     move |source| ServiceError::Setting { key, source: Box::new(source) }
-}
-
-fn socket_options(config: &Config) -> Result<SocketOptions, ServiceError> {
-    let socket = &config.socket;
-    let gid = match &socket.group {
-        None => None,
-        Some(Principal::Id(gid)) => Some(*gid),
-        Some(Principal::Name(name)) => {
-            let unknown = || UnknownAccount::Group(name.clone());
-            Some(Accounts::of_host().gid(name).ok_or_else(unknown).map_err(setting("socket.group"))?)
-        }
-    };
-    Ok(SocketOptions { path: socket.path.clone(), mode: socket.mode.bits(), gid })
 }

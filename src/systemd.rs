@@ -1,6 +1,7 @@
 //! The agreement with systemd: say when the service is ready, show that it makes progress, take over its socket. Without
 //! systemd, all of it does nothing.
 
+use std::convert::Infallible;
 use std::io;
 use std::os::unix::net::UnixListener;
 use std::time::Duration;
@@ -50,7 +51,7 @@ pub fn feed_watchdog() {
 
 /// Feeds the watchdog as long as root, reaper and journal get on with their work: at least twice within `limit`. If one
 /// of them is stuck, it starves, and the service is started anew.
-pub async fn watch_progress(sandboxes: Sandboxes, limit: Duration, feed: impl Fn() + Send) {
+pub async fn watch_progress(sandboxes: Sandboxes, limit: Duration, feed: impl Fn() + Send) -> Infallible {
     // A look may take as long as the pause between two.
     let pause = limit / 4;
     let mut looks = tokio::time::interval(pause.max(Duration::from_millis(1)));

@@ -14,6 +14,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer};
 
 use crate::config::{Log, LogFormat};
+use crate::file_system::LANES;
 
 /// Overrides `log.filter` for one run, such as `SANDBOXD_LOG=debug`.
 pub const LOG_VARIABLE: &str = "SANDBOXD_LOG";
@@ -99,6 +100,8 @@ fn describe() {
     describe_counter!("sandboxd_pool_slots_retired_total", "Slots that were removed unused, by profile and reason");
     describe_counter!("sandboxd_hints_total", "Hints by profile and what came of them");
     describe_counter!("sandboxd_admission_denied_total", "Creates for which there was no room, by what is full");
+    describe_gauge!("sandboxd_file_system_stuck_calls", "File system calls past their deadline that have not returned");
+    describe_counter!("sandboxd_file_system_refused_total", "File system calls refused behind calls that are stuck");
     begin_at_zero();
 }
 
@@ -127,6 +130,10 @@ fn begin_at_zero() {
     }
     for status in Status::ALL {
         gauge!("sandboxd_sandboxes", "status" => status.as_str()).set(0);
+    }
+    for lane in LANES {
+        gauge!("sandboxd_file_system_stuck_calls", "lane" => lane).set(0);
+        counter!("sandboxd_file_system_refused_total", "lane" => lane).increment(0);
     }
     gauge!("sandboxd_owed_tear_downs").set(0);
     gauge!("sandboxd_engine_stream_connected").set(0);

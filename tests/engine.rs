@@ -780,3 +780,36 @@ async fn what_is_left_of_a_commit_that_never_ended_is_removed() {
     instance.engine.remove_drafts(&instance.name, chrono::Utc::now() + hour).await.unwrap();
     assert!(docker.inspect_image(&draft).await.is_err());
 }
+
+// ---- imported images ----
+
+fn archive(content: &str) -> Vec<u8> {
+    let mut header = tar::Header::new_gnu();
+    header.set_size(content.len() as u64);
+    header.set_mode(0o644);
+    let mut archive = tar::Builder::new(Vec::new());
+    archive.append_data(&mut header, "content", content.as_bytes()).unwrap();
+    archive.into_inner().unwrap()
+}
+
+#[tokio::test]
+async fn an_imported_image_takes_the_place_of_the_one_before_it() {
+    let instance = TestInstance::new();
+    let engine = DockerEngine::connect(&support::engine_host()).unwrap();
+    let docker = instance.raw().await;
+    let tag = format!("{}:import", instance.name);
+    let import = async |parts: Vec<std::io::Result<Vec<u8>>>| {
+        let instructions = vec!["USER 1000:1000".to_owned(), "LABEL made.by=test".to_owned()];
+        engine.import_image(&tag, instructions, futures_util::stream::iter(parts)).await
+    };
+    let broken = import(vec![Ok(archive("half")[..700].to_vec()), Err(std::io::Error::other("broken off"))]).await;
+    assert!(broken.is_err() && docker.inspect_image(&tag).await.is_err(), "{broken:?}");
+    let first = import(vec![Ok(archive("one"))]).await.unwrap();
+    let second = import(vec![Ok(archive("two"))]).await.unwrap();
+    assert!(docker.inspect_image(&first).await.is_err(), "it has no name any more");
+    let image = docker.inspect_image(&tag).await.unwrap();
+    let config = image.config.unwrap();
+    assert_eq!((image.id, config.user.as_deref()), (Some(second), Some("1000:1000")));
+    assert_eq!(config.labels.unwrap()["made.by"], "test");
+    docker.remove_image(&tag, None::<bollard::query_parameters::RemoveImageOptions>, None).await.unwrap();
+}

@@ -21,10 +21,15 @@ struct Inside {
 
 impl Inside {
     async fn new() -> Self {
+        Self::living_for(300).await
+    }
+
+    async fn living_for(ttl: u64) -> Self {
         let service = Service::start().await;
         let mut caller = service.connect().await;
         let chat = chat();
-        let created = caller.ask(service.create(1, &chat)).await;
+        let params = json!({ "chat_id": chat, "agent_id": "a", "volume_host_path": service.volume, "ttl": ttl });
+        let created = caller.ask(request(1, "sandbox.create", &params)).await;
         assert_eq!(created["result"]["status"], "running", "{created}");
         Self { service, caller, chat, place: tempfile::tempdir().expect("a directory") }
     }
@@ -206,18 +211,41 @@ async fn a_detached_command_is_found_and_attached_to() {
 #[tokio::test]
 async fn a_running_command_keeps_the_sandbox_from_being_idle() {
     let mut inside = Inside::new().await;
-    let idle = async |caller: &mut Caller, chat: &str| {
-        caller.ask(request(1, "sandbox.get", &json!({ "chat_id": chat }))).await["result"]["held_until"].clone()
+    let get = async |caller: &mut Caller, chat: &str| {
+        caller.ask(request(1, "sandbox.get", &json!({ "chat_id": chat }))).await["result"].clone()
     };
     let mut other = inside.service.connect().await;
     let params = json!({ "command": "read a", "stream": true, "stdin_follows": true });
     let line = inside.line(1, "sandbox.exec", params);
     inside.caller.send(line).await;
     let command = inside.caller.answer().await["params"]["command_id"].clone();
-    assert_ne!(idle(&mut other, &inside.chat).await, Value::Null, "it is held");
+    let busy = get(&mut other, &inside.chat).await;
+    let [hold] = &busy["held_by"].as_array().expect("holders")[..] else { panic!("{busy}") };
+    assert_eq!((&hold["kind"], &hold["command_id"]), (&json!("command"), &command), "{busy}");
+    assert_eq!((&busy["held_until"], &busy["idle"]["because"]), (&Value::Null, &json!("in_use")), "{busy}");
+    assert_eq!(busy["ends_at"], busy["expires_at"], "a command does not put the absolute end off");
     other.ask(inside.line(2, "sandbox.input", json!({ "command_id": command, "end": true }))).await;
     inside.rest().await;
-    assert_eq!(idle(&mut other, &inside.chat).await, Value::Null, "nobody holds it any more");
+    assert_eq!(get(&mut other, &inside.chat).await["held_by"], json!([]), "the command has ended");
+}
+
+#[tokio::test]
+async fn a_command_does_not_keep_its_sandbox_past_its_end() {
+    let mut inside = Inside::living_for(2).await;
+    let params = json!({ "command": "sleep 1000", "detach": true });
+    let command = inside.exec(params).await["command_id"].clone();
+    let attached = inside.line(8, "sandbox.exec", json!({ "command": "sleep 1000" }));
+    inside.caller.send(attached).await;
+    let mut other = inside.service.connect().await;
+    let get = request(1, "sandbox.get", &json!({ "chat_id": inside.chat }));
+    let held = other.ask(&get).await["result"].clone();
+    let holders = held["held_by"].as_array().expect("holders");
+    assert!(holders.iter().any(|hold| hold["command_id"] == command), "{held}");
+    eventually("its time to live ends it", async || {
+        other.ask(&get).await["error"]["data"]["kind"] == "sandbox_not_found"
+    })
+    .await;
+    assert!(inside.service.engine.containers().is_empty());
 }
 
 #[tokio::test]
@@ -347,6 +375,21 @@ async fn what_may_write_waits_in_order_for_a_sync_and_what_reads_does_not() {
     assert_eq!(answers[&1]["exit_code"], 0);
     assert_eq!(answers[&4]["stdout"]["text"], "second", "after both: {answers:?}");
     assert_eq!(std::fs::read_to_string(path).expect("a file"), "second");
+}
+
+#[tokio::test]
+async fn the_sync_of_a_sandbox_that_has_expired_is_not_that_of_the_next() {
+    let mut inside = Inside::living_for(2).await;
+    let synced = inside.exec(json!({ "command": "true", "sync": true })).await;
+    assert_eq!(synced["exit_code"], 0);
+    assert_eq!(inside.ask("sandbox.commands", json!({})).await["result"]["sync"]["state"], "done");
+    eventually("its time to live ends it", async || {
+        inside.ask("sandbox.get", json!({})).await["error"]["data"]["kind"] == "sandbox_not_found"
+    })
+    .await;
+    let created = inside.caller.ask(inside.service.create(1, &inside.chat)).await;
+    assert_eq!(created["result"]["outcome"], "created", "{created}");
+    assert_eq!(inside.ask("sandbox.commands", json!({})).await["result"]["sync"], Value::Null);
 }
 
 #[tokio::test]

@@ -42,7 +42,7 @@ fn creation() -> (ChatId, Vec<Draft>) {
         chat,
         agent: "agent".parse().unwrap(),
         workspace: None,
-        volume: HostPath::from_canonical(Path::new("/data")).unwrap(),
+        volume: Some(HostPath::from_canonical(Path::new("/data")).unwrap()),
         profile: "default".parse().unwrap(),
         image: "image".into(),
         snapshot: None,
@@ -58,6 +58,7 @@ fn creation() -> (ChatId, Vec<Draft>) {
         expires_at: now + chrono::TimeDelta::seconds(300),
         idle_timeout: Duration::from_secs(7200),
         held_until: None,
+        held_by: Vec::new(),
         durable_leases: Vec::new(),
     };
     let change = Change {
@@ -100,6 +101,27 @@ fn again(wrapper: &[&str], test: &str, directory: &Path) -> Command {
 
 fn child_directory() -> Option<PathBuf> {
     std::env::var_os(CHILD).map(PathBuf::from)
+}
+
+/// As docs/protocol.md says of `events.watch`.
+#[tokio::test]
+async fn events_are_numbered_from_the_time_at_which_their_journal_was_made() {
+    let directory = tempfile::tempdir().unwrap();
+    let before = SystemClock.now().timestamp_millis().unsigned_abs();
+    let (journal, _) = start(directory.path()).await;
+    let made = before..=SystemClock.now().timestamp_millis().unsigned_abs();
+    let nothing_yet = journal.events(0, None, 10).await.unwrap();
+    assert_eq!(nothing_yet.kept_from, nothing_yet.last + 1);
+    for _ in 0..3 {
+        journal.write(creation().1).await.unwrap();
+    }
+    let page = journal.events(0, None, 10).await.unwrap();
+    let first = page.events[0].sequence;
+    assert!(made.contains(&first), "{first} is not within {made:?}");
+    assert_eq!(page.events.iter().map(|event| event.sequence - first).collect::<Vec<_>>(), [0, 1, 2]);
+    let rest = journal.events(first, None, 10).await.unwrap();
+    assert_eq!(rest.events, page.events[1..], "a cursor is the number of the last event that is known");
+    journal.stop().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,4 +1,5 @@
-//! How long a sandbox is kept, as callers see it: renewals, leases, and what a reconciliation would do.
+//! How long a sandbox is kept, as callers see it: renewals, ends, leases, lists of those that are there, and what a
+//! reconciliation would do.
 
 #[path = "support/in_process.rs"]
 mod support;
@@ -113,6 +114,114 @@ async fn a_touch_counts_as_use_and_a_look_does_not() {
     assert!(time(&touched["result"]["last_activity_at"]) > used, "{touched}");
 }
 
+// ---- ends ----
+
+#[tokio::test]
+async fn of_a_sandbox_that_expired_every_request_says_when_and_by_which_limit() {
+    let service = Service::start().await;
+    let mut caller = service.connect().await;
+    let answer_of = |limit: &'static str| (chat(), json!({ limit: 1 }));
+    for ((chat, limits), reason, told) in
+        [(answer_of("ttl"), "expired", "(ttl 1s)"), (answer_of("idle_timeout"), "idle", "(idle for 1s)")]
+    {
+        let mut params = json!({ "chat_id": chat, "agent_id": "a" });
+        params.as_object_mut().expect("an object").extend(limits.as_object().expect("an object").clone());
+        let created = call(&mut caller, "sandbox.create", params).await["result"].clone();
+        until(&mut caller, &chat, |answer| answer["error"]["data"]["kind"] == "sandbox_not_found").await;
+        let requests = [
+            ("sandbox.get", json!({ "chat_id": chat })),
+            ("sandbox.renew", json!({ "chat_id": chat, "ttl": 60 })),
+            ("sandbox.exec", json!({ "chat_id": chat, "command": "true" })),
+            ("sandbox.read_file", json!({ "chat_id": chat, "path": "/x" })),
+            ("sandbox.snapshot", json!({ "chat_id": chat })),
+            ("sandbox.logs", json!({ "chat_id": chat })),
+            ("sandbox.stats", json!({ "chat_id": chat })),
+        ];
+        for (method, params) in requests {
+            let error = call(&mut caller, method, params).await["error"].clone();
+            assert_eq!(error["data"]["kind"], "sandbox_not_found", "{method}: {error}");
+            let message = error["message"].as_str().expect("a message");
+            assert!(message.contains("it expired ") && message.ends_with(told), "{method}: {message}");
+            let details = &error["data"]["details"];
+            assert_eq!((&details["reason"], &details["session_id"]), (&json!(reason), &created["session_id"]));
+            assert!(time(&details["ended_at"]) >= time(&created["created_at"]), "{details}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn of_a_sandbox_that_was_deleted_it_is_told_and_of_a_chat_without_one_only_that() {
+    let service = Service::start().await;
+    let mut caller = service.connect().await;
+    let (chat, stranger) = (chat(), chat());
+    create(&service, &mut caller, &chat).await;
+    call(&mut caller, "sandbox.delete", json!({ "chat_id": chat })).await;
+    let error = get(&mut caller, &chat).await["error"].clone();
+    assert!(error["message"].as_str().is_some_and(|text| text.contains("it was deleted 0 s ago")), "{error}");
+    assert_eq!(error["data"]["details"]["reason"], "requested", "{error}");
+    let never = get(&mut caller, &stranger).await["error"].clone();
+    assert_eq!(never["message"], format!("chat {stranger} has no sandbox"));
+    assert_eq!(never["data"]["details"], json!({ "chat_id": stranger }));
+}
+
+// ---- lists ----
+
+/// The chats of all pages of so many, and how many pages there were.
+async fn listed(caller: &mut Caller, limit: usize, filter: Value) -> (Vec<String>, usize) {
+    let (mut chats, mut pages, mut after) = (Vec::new(), 0, Value::Null);
+    loop {
+        let mut params = filter.clone();
+        (params["limit"], params["after"]) = (json!(limit), after);
+        let page = call(caller, "sandbox.list", params).await["result"].clone();
+        let sandboxes = page["sandboxes"].as_array().expect("an array");
+        chats.extend(sandboxes.iter().map(|sandbox| sandbox["chat_id"].as_str().expect("an id").to_owned()));
+        (pages, after) = (pages + 1, page["next"].clone());
+        if after.is_null() {
+            return (chats, pages);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_list_shows_what_fits_all_its_filters_whatever_the_pages() {
+    let service = Service::start().await;
+    let mut caller = service.connect().await;
+    let workspaces = [uuid::Uuid::new_v4().to_string(), uuid::Uuid::new_v4().to_string()];
+    let mut chats = Vec::new();
+    for n in 0..8 {
+        let (chat, agent, workspace) = (chat(), ["a", "b"][n % 2], &workspaces[n / 4]);
+        let params = json!({ "chat_id": chat, "agent_id": agent, "workspace_id": workspace });
+        assert!(call(&mut caller, "sandbox.create", params).await["error"].is_null());
+        chats.push((chat, agent, workspace.clone()));
+    }
+    let paused = chats[0].0.clone();
+    call(&mut caller, "sandbox.pause", json!({ "chat_id": paused })).await;
+    chats.sort();
+    let of = |fits: &dyn Fn(&str, &str, &str) -> bool| -> Vec<String> {
+        let fitting = chats.iter().filter(|(chat, agent, workspace)| fits(chat, agent, workspace));
+        fitting.map(|(chat, ..)| chat.clone()).collect()
+    };
+    for limit in [1, 3, 100] {
+        for (filter, expected) in [
+            (json!({}), of(&|_, _, _| true)),
+            (json!({ "agent_id": "a" }), of(&|_, agent, _| agent == "a")),
+            (json!({ "workspace_id": workspaces[1] }), of(&|_, _, workspace| workspace == workspaces[1])),
+            (
+                json!({ "agent_id": "b", "workspace_id": workspaces[0], "status": "running" }),
+                of(&|_, agent, workspace| agent == "b" && workspace == workspaces[0]),
+            ),
+            (json!({ "status": "paused" }), vec![paused.clone()]),
+            (json!({ "status": "running" }), of(&|chat, _, _| chat != paused)),
+            (json!({ "profile": "default", "agent_id": "nobody" }), vec![]),
+            (json!({ "profile": "other" }), vec![]),
+        ] {
+            let (found, pages) = listed(&mut caller, limit, filter.clone()).await;
+            assert_eq!(found, expected, "{filter} in pages of {limit}");
+            assert_eq!(pages, 8usize.div_ceil(limit), "{filter}");
+        }
+    }
+}
+
 // ---- leases ----
 
 #[tokio::test]
@@ -132,6 +241,25 @@ async fn a_lease_holds_off_the_end_until_it_is_released() {
     call(&mut caller, "sandbox.release", json!({ "chat_id": chat, "lease_id": leased["lease_id"] })).await;
     until(&mut caller, &chat, |answer| answer["error"]["data"]["kind"] == "sandbox_not_found").await;
     assert!(service.engine.containers().is_empty());
+}
+
+#[tokio::test]
+async fn leases_hold_a_sandbox_for_at_most_the_longest_lease_past_its_end() {
+    let service = Service::start().await;
+    let mut caller = service.connect().await;
+    let chat = chat();
+    let params = json!({ "chat_id": chat, "agent_id": "a", "volume_host_path": service.volume, "ttl": 1 });
+    let created = call(&mut caller, "sandbox.create", params).await["result"].clone();
+    let end = time(&created["expires_at"]);
+    let first = lease(&mut caller, &chat, MAX_LEASE.as_secs(), false).await;
+    let holder =
+        json!({ "kind": "lease", "lease_id": first["lease_id"], "durable": false, "until": first["lease_until"] });
+    assert_eq!(first["held_by"], json!([holder]));
+    until(&mut caller, &chat, |_| Utc::now() > end + Duration::from_millis(100)).await;
+    let second = lease(&mut caller, &chat, MAX_LEASE.as_secs(), true).await;
+    for end_of in ["lease_until", "held_until", "ends_at"] {
+        assert_eq!(time(&second[end_of]), end + MAX_LEASE, "{end_of}: {second}");
+    }
 }
 
 #[tokio::test]

@@ -105,7 +105,7 @@ async fn followed_logs_hold_the_sandbox_and_end_with_it() {
     chat.print(LogStream::Stdout, "before");
     chat.send("sandbox.logs", json!({ "follow": true })).await;
     assert_eq!(output(&chat.caller.answer().await), ("stdout".into(), "before\n".into()));
-    eventually("it is held", async || chat.get().await["held_until"] != Value::Null).await;
+    eventually("it is held", async || chat.get().await["held_by"] != json!([])).await;
     chat.print(LogStream::Stderr, "while");
     assert_eq!(output(&chat.caller.answer().await), ("stderr".into(), "while\n".into()));
     chat.service.engine.end(&chat.container, Exit { code: 3, oom_killed: false }, &["last words"]);
@@ -125,9 +125,9 @@ async fn who_stops_reading_logs_holds_the_sandbox_no_longer() {
     chat.print(LogStream::Stdout, "line");
     chat.send("sandbox.logs", json!({ "follow": true })).await;
     chat.caller.answer().await;
-    eventually("it is held", async || chat.get().await["held_until"] != Value::Null).await;
+    eventually("it is held", async || chat.get().await["held_by"] != json!([])).await;
     chat.caller = chat.service.connect().await;
-    eventually("it is not held", async || chat.get().await["held_until"] == Value::Null).await;
+    eventually("it is not held", async || chat.get().await["held_by"] == json!([])).await;
 }
 
 #[tokio::test]
@@ -177,7 +177,7 @@ async fn stats_are_answered_once_or_told_every_so_often() {
         assert_eq!((&told["method"], &told["params"]["id"]), (&json!("sandbox.stats"), &json!(7)));
         assert_eq!(fields(&told["params"]["stats"]), expected, "{told}");
     }
-    assert_eq!(chat.get().await["held_until"], Value::Null, "a monitor holds nothing");
+    assert_eq!(chat.get().await["held_by"], json!([]), "a monitor holds nothing");
     chat.service.engine.end(&chat.container, Exit { code: 0, oom_killed: false }, &[]);
     loop {
         let message = chat.caller.answer().await;

@@ -18,6 +18,7 @@ use futures_util::StreamExt;
 use rustix::process::{Pid, Signal, kill_process};
 use sandboxd::engine::private::{PrivateEngine, PrivateEngineError};
 use sandboxd_actors::engine::ContainerState;
+use sandboxd_actors::engine::subnet::{AddressRange, Subnet};
 use sandboxd_actors::profile::Network;
 
 const INSIDE: &str = "SANDBOXD_TEST_IN_NAMESPACE";
@@ -54,6 +55,7 @@ async fn story() {
     spec.network = Network::Named(instance.network().name);
     let container = instance.launch(&spec).await;
     let before = instance.observe(&container).await;
+    assert_network(&instance).await;
     let mut events = instance.engine.watch(&instance.name).await.unwrap();
 
     // Killed, it comes back, and its container never noticed.
@@ -93,6 +95,28 @@ async fn story() {
     let links = Command::new("ip").args(["-brief", "link"]).output().unwrap().stdout;
     let links = String::from_utf8(links).unwrap();
     assert!(!links.contains("sbxd-"), "{links}");
+}
+
+/// The engine is on this host's network, so the service has chosen the block, and the bridge has a name that rules can use.
+async fn assert_network(instance: &TestInstance) {
+    let docker = instance.raw().await;
+    let network = docker.inspect_network(instance.name.as_str(), None).await.unwrap();
+    let config = network.ipam.unwrap().config.unwrap().remove(0);
+    let block: Subnet = config.subnet.unwrap().parse().unwrap();
+    let (AddressRange::Free { prefix }, bridge) = (instance.network().addresses, network.options.unwrap()) else {
+        panic!("another range")
+    };
+    assert_eq!(block.prefix(), prefix, "the engine's own pool has blocks of /24");
+    let bridge = &bridge["com.docker.network.bridge.name"];
+    assert!(Command::new("ip").args(["link", "show", "dev", bridge]).status().unwrap().success(), "{bridge}");
+    // A block that is in use by then is not taken again.
+    let mut second = instance.network();
+    second.name.push('2');
+    instance.engine.ensure_network(&second).await.unwrap();
+    let second = docker.inspect_network(&second.name, None).await.unwrap();
+    let other: Subnet = second.ipam.unwrap().config.unwrap().remove(0).subnet.unwrap().parse().unwrap();
+    assert!(other.prefix() == prefix && !other.overlaps(block), "{other} {block}");
+    docker.remove_network(&second.id.unwrap()).await.unwrap();
 }
 
 async fn with_engine() -> (EnginePlace, PrivateEngine) {

@@ -15,12 +15,13 @@ use sandboxd::protocol::params::{DEFAULT_PAGE, MAX_PAGE};
 use sandboxd::protocol::request::Id;
 use sandboxd::server::Limits;
 use sandboxd_actors::directories::DirectoryError;
+use sandboxd_actors::ended::Ended;
 use sandboxd_actors::engine::logs::LogStream;
 use sandboxd_actors::engine::turns::NoTurn;
 use sandboxd_actors::engine::{EngineError, Exit, Operation};
 use sandboxd_actors::ids::{ContainerId, LeaseId, SessionId};
 use sandboxd_actors::images::ImageError;
-use sandboxd_actors::outcome::{Death, Launch, NotSaved, Outcome, SandboxError, Scarce, StartFailure};
+use sandboxd_actors::outcome::{Death, Launch, NotPurged, NotSaved, Outcome, SandboxError, Scarce, StartFailure};
 use sandboxd_actors::reconciler::plan::Because;
 use sandboxd_actors::sandbox::{Reason, Status};
 use serde_json::{Value, json};
@@ -30,7 +31,7 @@ use tokio::io::AsyncWriteExt;
 const DOCUMENT: &str = include_str!("../docs/protocol.md");
 
 /// What differs from one run to the next: only its type is compared.
-const VOLATILE: [&str; 30] = [
+const VOLATILE: [&str; 31] = [
     "image_id",
     "built_at",
     "checked_at",
@@ -47,6 +48,7 @@ const VOLATILE: [&str; 30] = [
     "ends_at",
     "lease_id",
     "lease_until",
+    "until",
     "at",
     "uptime",
     "version",
@@ -491,7 +493,8 @@ fn the_documented_words_are_those_of_the_code() {
 
 #[test]
 fn the_documented_limits_are_those_of_the_code() {
-    let Limits { max_connections, max_line, max_in_flight, max_output, write_stall } = Limits::default();
+    let Limits { max_connections, max_line, max_in_flight, max_output, write_stall, .. } = Limits::default();
+    let Limits { max_memory, max_memory_per_connection, .. } = Limits::default();
     let documented: BTreeMap<_, _> = table(section("## Limits"), "| limit | default | beyond it |")
         .into_iter()
         .map(|row| (row[0].trim_matches('`').to_owned(), row[1].parse().expect("a number")))
@@ -501,6 +504,8 @@ fn the_documented_limits_are_those_of_the_code() {
         ("max_line", max_line),
         ("max_in_flight", max_in_flight),
         ("max_output", max_output),
+        ("max_memory", max_memory),
+        ("max_memory_per_connection", max_memory_per_connection),
     ];
     assert_eq!(documented, known.map(|(name, limit)| (name.to_owned(), limit)).into());
     for (heading, text) in [
@@ -586,8 +591,15 @@ fn every_error() -> Vec<Error> {
     let death = |code, oom_killed| {
         StartFailure::Died(Death { exit: Some(Exit { code, oom_killed }), memory_limit_bytes: None, log_tail: vec![] })
     };
+    let ended = Box::new(Ended {
+        session: SessionId::random(),
+        at: chrono::Utc::now(),
+        reason: Reason::Expired,
+        message: Some("ttl 4h".into()),
+        ago: Duration::from_secs(2),
+    });
     let failures = [
-        StartFailure::Directory(DirectoryError { path: "/chats".into(), message: "full".into() }),
+        StartFailure::Directory(DirectoryError::new("/chats", "broken")),
         StartFailure::Engine(unreachable()),
         StartFailure::Engine(refused()),
         StartFailure::Engine(EngineError::ImageNotFound { image: "base".into() }),
@@ -596,6 +608,8 @@ fn every_error() -> Vec<Error> {
         StartFailure::NotReady { limit: Duration::from_secs(1), last: "refused".into(), log_tail: vec![] },
         StartFailure::NoHealthCheck,
         StartFailure::NotBound("x".into()),
+        StartFailure::VolumeChanged("x".into()),
+        StartFailure::NotBegun("x".into()),
         StartFailure::NoTurn(NoTurn(Duration::from_secs(1))),
         death(1, false),
         death(137, false),
@@ -612,6 +626,8 @@ fn every_error() -> Vec<Error> {
         SandboxError::DeleteOwed { chat, error: NotSaved("full".into()).into() },
         SandboxError::NotListed,
         SandboxError::NotFound { chat },
+        SandboxError::Ended { chat, ended },
+        SandboxError::NotPurged { chat, why: NotPurged::InUse },
         SandboxError::NotRunning { chat, status: Status::Failed },
         SandboxError::NoSuchLease { chat, lease: LeaseId::random() },
         SandboxError::TooManyLeases { chat, limit: 64 },
@@ -626,6 +642,7 @@ fn every_error() -> Vec<Error> {
     // Those that the server makes itself; the tests on raw bytes provoke them.
     let of_the_server = [
         Error::invalid_params("ttl", "no"),
+        Error::path_unavailable("volume_host_path", "hung"),
         Kind::SandboxNotFound.error("").with("chat_id", "c"),
         Kind::SnapshotNotFound.error("").with("snapshot_id", "s"),
         Kind::SnapshotInUse.error("").with("snapshot_id", "s"),

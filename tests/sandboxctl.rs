@@ -18,9 +18,16 @@ struct Ran {
 }
 
 async fn run(socket: &Path, arguments: &[&str]) -> Ran {
+    run_in(socket, &[], arguments).await
+}
+
+async fn run_in(socket: &Path, environment: &[(&str, &str)], arguments: &[&str]) -> Ran {
     let output = tokio::process::Command::new(env!("CARGO_BIN_EXE_sandboxctl"))
+        .env_remove("COLUMNS")
         .env("SANDBOXD_SOCKET", socket)
+        .envs(environment.iter().copied())
         .args(arguments)
+        .stdin(std::process::Stdio::null())
         .output()
         .await
         .expect("sandboxctl runs");
@@ -50,6 +57,114 @@ async fn a_sandbox_is_created_shown_listed_and_deleted() {
     assert!(deleted.code == Some(0) && deleted.output.starts_with("deleted the sandbox of chat"), "{}", deleted.output);
     let gone = run(&service.socket, &["delete", &chat]).await;
     assert_eq!((gone.code, gone.output), (Some(4), format!("chat {chat} has no sandbox\n")));
+}
+
+#[tokio::test]
+async fn a_create_makes_up_what_it_is_not_told_and_shows_it() {
+    let service = Service::start().await;
+    let created = run_in(&service.socket, &[("USER", "grace")], &["create"]).await;
+    assert_eq!(created.code, Some(0), "{}", created.errors);
+    let row = |name: &str| created.output.lines().find_map(|line| line.strip_prefix(name)).expect("a row").trim();
+    assert!(row("chat").parse::<uuid::Uuid>().is_ok() && row("agent") == "grace", "{}", created.output);
+    let quiet = run(&service.socket, &["create", "--quiet"]).await.output;
+    assert!(quiet.trim_end() != row("chat") && quiet.trim_end().parse::<uuid::Uuid>().is_ok(), "{quiet}");
+}
+
+#[tokio::test]
+async fn a_chat_is_named_by_the_beginning_of_its_id_if_no_other_begins_like_it() {
+    let service = Service::start().await;
+    let [one, two] = ["67e55044-10b1-426f-9247-bb680e5fe0c8", "67e55044-20b1-426f-9247-bb680e5fe0c8"];
+    for chat in [one, two] {
+        assert_eq!(create(&service, chat, &[]).await.code, Some(0));
+    }
+    let shown = run(&service.socket, &["get", "67e55044-2"]).await;
+    assert!(shown.code == Some(0) && shown.output.contains(two), "{}{}", shown.output, shown.errors);
+    let several = run(&service.socket, &["touch", "67e5"]).await;
+    assert!(
+        several.code == Some(2) && several.errors.contains(one) && several.errors.contains(two),
+        "{}",
+        several.errors
+    );
+    let none = run(&service.socket, &["delete", "77"]).await;
+    assert_eq!((none.code, none.errors.as_str()), (Some(4), "sandboxctl: no sandbox's chat begins with 77\n"));
+    let wrong = run(&service.socket, &["get", "coder"]).await;
+    assert!(wrong.code == Some(2) && wrong.errors.contains("\"coder\" is no chat"), "{}", wrong.errors);
+}
+
+#[tokio::test]
+async fn a_list_is_filtered_and_all_of_it_deleted_only_when_one_is_sure() {
+    let service = Service::start().await;
+    for (agent, profile) in [("a", "default"), ("b", "default"), ("b", "other")] {
+        let created = run(&service.socket, &["create", "--agent-id", agent, "--profile", profile]).await;
+        assert_eq!(created.code, Some(0), "{}", created.errors);
+    }
+    let count = async |arguments: &[&str]| {
+        let listed = run(&service.socket, &[&["list", "--json"], arguments].concat()).await.output;
+        let listed: Value = serde_json::from_str(&listed).expect("one JSON object");
+        listed["sandboxes"].as_array().expect("an array").len()
+    };
+    assert_eq!(count(&["--agent", "b"]).await, 2);
+    assert_eq!(count(&["--agent", "b", "--profile", "other"]).await, 1);
+    assert_eq!(count(&["--status", "paused"]).await, 0);
+    let asked = run(&service.socket, &["delete", "--all"]).await;
+    assert!(asked.code == Some(2) && asked.errors.contains("--yes"), "there is no one to ask: {}", asked.errors);
+    assert_eq!(count(&[]).await, 3);
+    let some = run(&service.socket, &["delete", "--all", "--agent", "b", "--yes"]).await;
+    assert_eq!((some.code, some.output.lines().count(), count(&[]).await), (Some(0), 2, 1), "{}", some.errors);
+    let all = run(&service.socket, &["delete", "--all", "--yes"]).await;
+    assert_eq!((all.code, count(&[]).await), (Some(0), 0), "{}", all.errors);
+}
+
+#[tokio::test]
+async fn tables_fit_the_terminal_and_are_whole_where_there_is_none() {
+    let service = Service::start().await;
+    let chat = chat();
+    let agent = "an-agent-whose-name-is-longer-than-a-column-should-be";
+    let created = run(&service.socket, &["create", "--chat-id", &chat, "--agent-id", agent]).await;
+    assert_eq!(created.code, Some(0), "{}", created.errors);
+    for arguments in [&["list"][..], &["pools"], &["images"], &["doctor"]] {
+        let narrow = run_in(&service.socket, &[("COLUMNS", "80")], arguments).await.output;
+        assert!(narrow.lines().all(|line| line.chars().count() <= 80), "{arguments:?}: {narrow}");
+    }
+    let narrow = run_in(&service.socket, &[("COLUMNS", "80")], &["list"]).await.output;
+    assert!(narrow.contains(&chat[..8]) && !narrow.contains(&chat), "{narrow}");
+    for whole in [
+        run(&service.socket, &["list"]).await,
+        run_in(&service.socket, &[("COLUMNS", "80")], &["list", "--wide"]).await,
+    ] {
+        assert!(whole.output.contains(&chat) && whole.output.contains(agent), "{}", whole.output);
+    }
+}
+
+#[tokio::test]
+async fn a_reader_that_has_gone_is_no_failure() {
+    let service = Service::start().await;
+    let chat = chat();
+    assert_eq!(create(&service, &chat, &[]).await.code, Some(0));
+    let with_closed_pipes = |arguments: &[&str]| {
+        let closed = || std::io::pipe().expect("a pipe").1;
+        tokio::process::Command::new(env!("CARGO_BIN_EXE_sandboxctl"))
+            .env("SANDBOXD_SOCKET", &service.socket)
+            .args(arguments)
+            .stdout(closed())
+            .stderr(closed())
+            .kill_on_drop(true)
+            .spawn()
+            .expect("sandboxctl runs")
+    };
+    for arguments in
+        [&["list"][..], &["get", &chat], &["--json", "info"], &["doctor"], &["--help"], &["events", "--after", "0"]]
+    {
+        let ended = tokio::time::timeout(PATIENCE, with_closed_pipes(arguments).wait()).await.expect("in time");
+        assert_eq!(ended.expect("ended").code(), Some(0), "{arguments:?}");
+    }
+    // It has nothing to print to standard output, and a word for standard error at its end.
+    let mut watching = with_closed_pipes(&["events"]);
+    let mut caller = service.connect().await;
+    let _ = caller.ask(&request(1, "system.health", &json!({}))).await;
+    service.shutdown.cancel();
+    let ended = tokio::time::timeout(PATIENCE, watching.wait()).await.expect("in time").expect("ended");
+    assert_ne!(ended.code(), Some(101), "it panicked");
 }
 
 #[tokio::test]
@@ -119,11 +234,12 @@ async fn health_is_in_the_exit_code() {
 async fn a_doctor_says_what_is_missing_and_what_to_do_about_it() {
     let service = Service::start().await;
     let well = run(&service.socket, &["doctor"]).await;
-    assert!(well.code == Some(0) && well.output.contains("14 checks, 0 problems"), "{}{}", well.output, well.errors);
+    assert!(well.code == Some(0) && well.output.contains(" checks, 0 problems"), "{}{}", well.output, well.errors);
     service.engine.lose_image("sandbox:1");
     let missing = run(&service.socket, &["doctor"]).await;
     assert_eq!(missing.code, Some(1), "{}", missing.output);
-    for part in ["\u{2713} ok       engine", "\u{2717} problem  images", "-> sandboxctl image pull sandbox:1"] {
+    for part in ["\u{2713} ok       engine", "\u{2717} problem  images", "-> `sandboxctl image pull sandbox:1` gets it"]
+    {
         assert!(missing.output.contains(part), "{part}: {}", missing.output);
     }
     assert!(!missing.output.contains('\x1b'), "no colour but on a terminal");

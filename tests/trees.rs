@@ -197,7 +197,10 @@ async fn a_caller_that_goes_away_ends_the_transfer() {
     drop(caller);
     let held = || async {
         let mut caller = sandbox.service.connect().await;
-        !caller.ask(sandbox.line(2, "sandbox.get", json!({}))).await["result"]["held_until"].is_null()
+        !caller.ask(sandbox.line(2, "sandbox.get", json!({}))).await["result"]["held_by"]
+            .as_array()
+            .expect("holders")
+            .is_empty()
     };
     let begun = tokio::time::Instant::now();
     while held().await {

@@ -78,7 +78,7 @@ async fn a_full_disk_is_no_standstill() {
 /// What systemd would be told.
 struct Watchdog {
     fed: Arc<AtomicU64>,
-    watch: tokio::task::JoinHandle<()>,
+    watch: tokio::task::JoinHandle<std::convert::Infallible>,
 }
 
 impl Watchdog {

@@ -19,16 +19,18 @@ pub mod teardown;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::claims::Claims;
 use crate::clock::Clock;
 use crate::container::MountPoints;
 use crate::directories::ChatDirectories;
 use crate::engine::bounded::Bounded;
-use crate::engine::turns::Turns;
-use crate::ids::InstanceName;
+use crate::engine::turns::{Lane, Party, Turn, Turns};
+use crate::ids::{InstanceName, SessionId};
 use crate::interior::Interiors;
-use crate::journal::JournalHandle;
+use crate::journal::{Draft, JournalHandle};
 use crate::probe::Probe;
 use crate::root::census::Capacity;
+use crate::sandbox::Sandbox;
 use crate::slot::Slots;
 use crate::snapshot::retention::Retention;
 
@@ -47,6 +49,7 @@ pub struct World {
     pub directories: Arc<dyn ChatDirectories>,
     pub interiors: Arc<dyn Interiors>,
     pub slots: Arc<dyn Slots>,
+    pub claims: Arc<Claims>,
     pub clock: Arc<dyn Clock>,
     pub mounts: MountPoints,
     pub teardown: TeardownLimits,
@@ -54,6 +57,33 @@ pub struct World {
     pub rules: Rules,
     pub capacity: Capacity,
     pub retention: Retention,
+}
+
+impl World {
+    /// The entries that promise a sandbox which was found: its record, and its claim if its container was a slot once.
+    pub(crate) fn adoption(&self, sandbox: Box<Sandbox>) -> impl Iterator<Item = Draft> + use<> {
+        let claim = self.claims.of_session(sandbox.session);
+        [Draft::Save(sandbox)].into_iter().chain(claim.map(Draft::Claim))
+    }
+
+    /// Removes what the service keeps of a session of which nothing is left on the engine.
+    pub(crate) async fn clear(&self, session: SessionId) {
+        self.interiors.clear(session).await;
+        self.claims.remove(session);
+    }
+}
+
+/// Where work for a chat waits for its turn at the engine.
+#[derive(Debug, Clone)]
+pub struct Place {
+    pub lane: Lane,
+    pub party: Party,
+}
+
+impl Place {
+    async fn turn(self, world: &World) -> Turn {
+        world.turns.take(self.lane, self.party).await
+    }
 }
 
 impl std::fmt::Debug for World {

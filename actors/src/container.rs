@@ -1,11 +1,10 @@
 //! From a request and a profile to the container that the engine is asked for.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 
 use crate::clock::Timestamp;
 use crate::environment::{self, Environment};
-use crate::hash::fnv1a;
+use crate::hash::Canonical;
 use crate::host_path::HostPath;
 use crate::ids::{ContainerName, InstanceName, SessionId};
 use crate::interior::Furnishing;
@@ -140,7 +139,8 @@ fn mount(source: HostPath, target: &str, read_only: bool) -> Mount {
 
 /// What of the host only this chat's sandbox has.
 fn own_mounts(points: &MountPoints, request: &CreateRequest, chat_directory: HostPath) -> Vec<Mount> {
-    vec![mount(chat_directory, &points.chat, false), mount(request.volume.clone(), &points.volume, false)]
+    let volume = request.volume.clone().map(|volume| mount(volume, &points.volume, false));
+    [mount(chat_directory, &points.chat, false)].into_iter().chain(volume).collect()
 }
 
 fn own_environment(request: &CreateRequest) -> Environment {
@@ -193,7 +193,7 @@ pub(crate) fn places(points: &MountPoints) -> [String; 2] {
 /// What makes a slot the sandbox of a chat.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Binding {
-    /// Writable, in the order of the places that the slot has for them.
+    /// Writable, each at one of the places that the slot has for them.
     pub mounts: Vec<Mount>,
     /// On top of the profile's.
     pub environment: Environment,
@@ -201,18 +201,74 @@ pub struct Binding {
     pub labels: BTreeMap<String, String>,
 }
 
-/// Identifies what containers of a profile are made of, across restarts and versions of the compiler. Environment
-/// values take part, but cannot be read back from it.
+/// Changes with the encoding below. Slots with a hash of another version are drained, as after a change of the profile.
+const SPEC_VERSION: u32 = 2;
+
+/// Identifies what containers of a profile are made of, across restarts and versions of the service. Environment values
+/// take part, but cannot be read back from it.
 pub(crate) fn spec_hash(profile: &Profile, points: &MountPoints) -> String {
-    let mut text = String::new();
-    for (name, value) in profile.environment.iter() {
-        let _ = write!(text, "{name}={value}\0");
-    }
-    let Profile { image, command, port, network, limits, mounts, tmpfs, user, .. } = profile;
-    let Profile { read_only_root, runtime, capabilities, .. } = profile;
-    let _ = write!(text, "{image:?}{command:?}{port}{network:?}{limits:?}{mounts:?}{tmpfs:?}{user:?}");
-    let _ = write!(text, "{read_only_root}{runtime:?}{capabilities:?}{points:?}");
-    format!("{:016x}", fnv1a(text.as_bytes()))
+    // Every field is named, so that a new one has to be decided on. Those that are left out are no part of a container.
+    let Profile {
+        image,
+        command,
+        port,
+        network,
+        environment,
+        limits,
+        mounts,
+        tmpfs,
+        user,
+        read_only_root,
+        init,
+        runtime,
+        capabilities,
+        name: _,
+        readiness: _,
+        ttl: _,
+        idle_timeout: _,
+        on_expire: _,
+        snapshot_on_delete: _,
+        restart: _,
+        pool: _,
+        max_sandboxes: _,
+    } = profile;
+    let Limits { memory_bytes, cpus, pids, disk_bytes } = limits;
+    let MountPoints { chat, volume, dependencies, lambda_tools, dependencies_source, lambda_tools_source } = points;
+    let mut encoding = Canonical::default();
+    encoding
+        .field("environment", environment.iter().flat_map(|(name, value)| [name, value]))
+        .field("image", [image])
+        .field("command", command)
+        .field("port", [port.to_string()])
+        .field(
+            "network",
+            match network {
+                Network::Blocked => vec!["blocked"],
+                Network::Named(name) => vec!["named", name],
+            },
+        )
+        // As engines are told: in billionths of a CPU.
+        .field("limits", [*memory_bytes, (cpus * 1e9).round() as u64, u64::from(*pids)].map(|limit| limit.to_string()))
+        .field("disk", disk_bytes.map(|bytes| bytes.to_string()))
+        .field(
+            "mounts",
+            mounts.iter().flat_map(|Mount { source, target, read_only, propagated }| {
+                [source.as_str(), target, flag(*read_only), flag(*propagated)]
+            }),
+        )
+        .field("tmpfs", tmpfs.iter().flat_map(|(path, bytes)| [path.clone(), bytes.to_string()]))
+        .field("user", user.iter().flat_map(|User { uid, gid }| [uid.to_string(), gid.to_string()]))
+        .field("read_only_root", [flag(*read_only_root)])
+        .field("init", [flag(*init)])
+        .field("runtime", runtime)
+        .field("capabilities", capabilities)
+        .field("points", [chat, volume, dependencies, lambda_tools])
+        .field("shared", [dependencies_source.as_str(), lambda_tools_source.as_str()]);
+    format!("v{SPEC_VERSION}-{:016x}", encoding.hash())
+}
+
+fn flag(value: bool) -> &'static str {
+    if value { "true" } else { "false" }
 }
 
 #[cfg(test)]
@@ -271,6 +327,15 @@ mod tests {
     }
 
     #[test]
+    fn without_a_volume_there_is_one_mount_less() {
+        let request = CreateRequest { volume: None, ..request() };
+        let spec = composed(&request);
+        assert!(spec.mounts.iter().all(|mount| mount.target != points().volume), "{:?}", spec.mounts);
+        assert_eq!(spec.mounts.len(), composed(&super::super::request::tests::request()).mounts.len() - 1);
+        assert_eq!(SessionLabels::decode(&spec.labels).unwrap().volume, None);
+    }
+
+    #[test]
     fn labels_rebuild_the_session() {
         let workspace = Some("8f14e45f-ceea-467f-9a36-dcc2b7c0f3a1".parse().unwrap());
         let request = CreateRequest { workspace, ..request() };
@@ -292,6 +357,11 @@ mod tests {
         let made = compose(&instance, &points(), &request, chat_directory, session, now);
         assert_eq!(bound.labels, made.labels);
         assert_eq!(SessionLabels::decode(&bound.labels).unwrap().workspace, workspace);
+    }
+
+    #[test]
+    fn the_spec_hash_is_the_same_in_every_build() {
+        assert_eq!(spec_hash(&request().profile, &points()), "v2-9e521d897a5129a2");
     }
 
     #[test]

@@ -9,10 +9,12 @@
 //! - **The caller sets the deadline.** [`bounded::Bounded`] puts one on every call.
 
 pub mod bounded;
+pub mod claimed;
 pub mod events;
 #[cfg(feature = "fake-engine")]
 pub mod fake;
 pub mod logs;
+pub mod subnet;
 pub mod turns;
 
 use std::collections::BTreeMap;
@@ -27,6 +29,7 @@ use crate::ids::{ChatId, ContainerId, ContainerName, InstanceName, SnapshotId};
 use crate::snapshot::{Snapshot, SnapshotOrigin};
 use events::EngineEvents;
 use logs::{EngineLogs, LogRange};
+use subnet::AddressRange;
 
 #[async_trait]
 pub trait Engine: Send + Sync + 'static {
@@ -110,6 +113,8 @@ pub struct NetworkSpec {
     pub name: String,
     /// Sandboxes on it cannot reach each other.
     pub isolated: bool,
+    /// Which addresses it gets if it has to be created. A network that exists keeps its own.
+    pub addresses: AddressRange,
     pub labels: BTreeMap<String, String>,
 }
 

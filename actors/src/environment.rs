@@ -44,6 +44,11 @@ impl Environment {
         Ok(Self(checked))
     }
 
+    /// Variables that were checked before they were recorded.
+    pub fn recorded(variables: BTreeMap<String, String>) -> Self {
+        Self(variables)
+    }
+
     /// These variables, with those of `over` winning.
     pub fn overlaid(&self, over: &Environment) -> Environment {
         let mut merged = self.0.clone();

@@ -27,6 +27,9 @@ mod owner;
 #[cfg(test)]
 mod tests;
 
+use std::sync::Arc;
+
+use crate::claims::Claim;
 use crate::clock::Timestamp;
 use crate::ids::{AgentId, ChatId, ContainerId, SessionId};
 use crate::sandbox::{Reason, Sandbox, Status};
@@ -44,11 +47,19 @@ pub trait Journal: Send + 'static {
         Ok(self.load()?.sandboxes.into_iter().find(|sandbox| sandbox.chat == chat))
     }
 
+    /// Every session that has a record.
+    fn sessions(&mut self) -> Result<Vec<SessionId>, JournalError> {
+        Ok(self.load()?.sandboxes.into_iter().map(|sandbox| sandbox.session).collect())
+    }
+
     /// All entries, in their order, or none. When it returns, they are on disk.
     fn commit(&mut self, entries: &[Entry]) -> Result<(), JournalError>;
 
     /// The events after a cursor, of one chat or of all, oldest first and at most `limit` of them.
     fn events(&mut self, after: u64, chat: Option<ChatId>, limit: usize) -> Result<EventPage, JournalError>;
+
+    /// The last `limit` events of one chat, newest first.
+    fn last_events(&mut self, chat: ChatId, limit: usize) -> Result<Vec<LifecycleEvent>, JournalError>;
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -57,6 +68,10 @@ pub struct Contents {
     pub sandboxes: Vec<Sandbox>,
     /// The number of the last event; the next one is one more.
     pub last_event: u64,
+    /// Of sandboxes whose containers were slots once, in no particular order.
+    pub claims: Vec<Arc<Claim>>,
+    /// The journal is older than claims are entries, and no [`Entry::ClaimsImported`] yet: the claims are files.
+    pub claims_in_files: bool,
     /// No [`Entry::Rebuilt`] yet: a container without a record may well have been promised, by a journal that is lost.
     pub fresh: bool,
 }
@@ -77,7 +92,14 @@ pub enum Entry<E = LifecycleEvent> {
         session: SessionId,
         at: Timestamp,
     },
+    /// The container of this session was a slot. Nothing happens if the chat has another session, and it goes with its
+    /// session's record.
+    Claim(Arc<Claim>),
+    /// The claims that were files are entries now.
+    ClaimsImported,
     Event(Box<E>),
+    /// Changes nothing, and is written all the same: it tells whether the journal can be written again.
+    Probe,
     /// Everything that labels told has its record: from now on, a container without one was never promised. It belongs
     /// into the write that saves the last of them, or a crash would turn live sandboxes into strangers.
     Rebuilt,
@@ -106,7 +128,7 @@ pub struct Change {
 /// A change with its place among all changes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LifecycleEvent {
-    /// From 1 on, one after the other. It serves as a cursor.
+    /// One more than that of the event before, from where the journal starts to count. It serves as a cursor.
     pub sequence: u64,
     pub change: Change,
 }

@@ -44,7 +44,7 @@ pub struct SessionLabels {
     pub session: SessionId,
     pub agent: AgentId,
     pub workspace: Option<WorkspaceId>,
-    pub volume: HostPath,
+    pub volume: Option<HostPath>,
     pub port: u16,
     pub profile: ProfileName,
     /// What the container was made of; differs once the profile has changed.
@@ -88,7 +88,19 @@ pub fn ownership(instance: &InstanceName) -> BTreeMap<String, String> {
     ])
 }
 
+/// Returns the session that the labels name, also where the rest of them cannot be read.
+pub fn session(labels: &BTreeMap<String, String>) -> Option<SessionId> {
+    parsed(labels, SESSION_ID).ok()
+}
+
 impl SessionLabels {
+    /// When a session ends that is taken over now and of which nothing but its labels is known: after its full time to
+    /// live, as its caller asked for it.
+    pub fn expires_if_adopted(&self, now: Timestamp) -> Timestamp {
+        let ttl = self.expires_at - self.created_at;
+        now.checked_add_signed(ttl).unwrap_or(Timestamp::MAX_UTC).max(self.expires_at)
+    }
+
     pub fn encode(&self) -> BTreeMap<String, String> {
         // Nanoseconds, so that a time read back equals the one that was promised.
         let time = |at: &Timestamp| at.to_rfc3339_opts(SecondsFormat::AutoSi, true);
@@ -97,7 +109,6 @@ impl SessionLabels {
             (CHAT_ID.to_owned(), self.chat.to_string()),
             (SESSION_ID.to_owned(), self.session.to_string()),
             (AGENT_ID.to_owned(), self.agent.to_string()),
-            (VOLUME.to_owned(), self.volume.to_string()),
             (PORT.to_owned(), self.port.to_string()),
             (PROFILE.to_owned(), self.profile.to_string()),
             (SPEC_HASH.to_owned(), self.spec_hash.clone()),
@@ -105,6 +116,7 @@ impl SessionLabels {
             (EXPIRES_AT.to_owned(), time(&self.expires_at)),
             (IDLE_TIMEOUT.to_owned(), self.idle_timeout.as_secs_f64().to_string()),
         ]);
+        labels.extend(self.volume.as_ref().map(|volume| (VOLUME.to_owned(), volume.to_string())));
         labels.extend(self.workspace.map(|workspace| (WORKSPACE_ID.to_owned(), workspace.to_string())));
         labels.extend(self.snapshot.map(|snapshot| (RESTORED_FROM.to_owned(), snapshot.to_string())));
         labels
@@ -120,7 +132,7 @@ impl SessionLabels {
             session: parsed(labels, SESSION_ID)?,
             agent: parsed(labels, AGENT_ID)?,
             workspace: present(labels, WORKSPACE_ID, parsed)?,
-            volume: read(labels, VOLUME, |text| HostPath::from_canonical(Path::new(text)))?,
+            volume: present(labels, VOLUME, host_path)?,
             port: parsed(labels, PORT)?,
             profile: parsed(labels, PROFILE)?,
             spec_hash: text(labels, SPEC_HASH)?.to_owned(),
@@ -188,6 +200,10 @@ fn present<T>(
     labels.contains_key(label).then(|| read(labels, label)).transpose()
 }
 
+fn host_path(labels: &BTreeMap<String, String>, label: &'static str) -> Result<HostPath, InvalidLabels> {
+    read(labels, label, |text| HostPath::from_canonical(Path::new(text)))
+}
+
 fn seconds(labels: &BTreeMap<String, String>, label: &'static str) -> Result<Duration, InvalidLabels> {
     read(labels, label, |text| {
         let seconds = text.parse::<f64>().map_err(|error| error.to_string())?;
@@ -216,7 +232,7 @@ mod tests {
             session: SessionId::random(),
             agent: "agent".parse().unwrap(),
             workspace: Some("8f14e45f-ceea-467f-9a36-dcc2b7c0f3a1".parse().unwrap()),
-            volume: HostPath::from_canonical(Path::new("/data/v")).unwrap(),
+            volume: Some(HostPath::from_canonical(Path::new("/data/v")).unwrap()),
             port: 8080,
             profile: "default".parse().unwrap(),
             spec_hash: "0123456789abcdef".into(),
@@ -247,7 +263,7 @@ mod tests {
     fn each_missing_or_broken_label_is_named() {
         let whole = example().encode();
         for label in whole.keys().filter(|label| *label != SPEC_HASH) {
-            if ![WORKSPACE_ID, EXPIRES_AT, IDLE_TIMEOUT, RESTORED_FROM].contains(&label.as_str()) {
+            if ![WORKSPACE_ID, VOLUME, EXPIRES_AT, IDLE_TIMEOUT, RESTORED_FROM].contains(&label.as_str()) {
                 let mut missing = whole.clone();
                 missing.remove(label);
                 let error = SessionLabels::decode(&missing).unwrap_err();
@@ -278,6 +294,14 @@ mod tests {
         let labels = alone.encode();
         assert!(!labels.contains_key(WORKSPACE_ID));
         assert_eq!(SessionLabels::decode(&labels), Ok(alone));
+    }
+
+    #[test]
+    fn a_session_without_a_volume_has_no_label_for_one() {
+        let bare = SessionLabels { volume: None, ..example() };
+        let labels = bare.encode();
+        assert!(!labels.contains_key(VOLUME));
+        assert_eq!(SessionLabels::decode(&labels), Ok(bare));
     }
 
     #[test]

@@ -7,12 +7,14 @@
 
 pub mod builder;
 pub mod chat;
+pub mod claims;
 pub mod clock;
 pub mod container;
 pub mod directories;
+pub mod ended;
 pub mod engine;
 pub mod environment;
-mod hash;
+pub mod hash;
 pub mod host_path;
 pub mod ids;
 pub mod images;

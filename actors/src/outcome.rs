@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::directories::DirectoryError;
+use crate::ended::Ended;
 use crate::engine::turns::NoTurn;
 use crate::engine::{EngineError, Exit};
 use crate::ids::{ChatId, ContainerId, LeaseId, SessionId, SnapshotId};
@@ -128,6 +129,9 @@ pub enum SandboxError {
     NotListed,
     #[error("chat {chat} has no sandbox")]
     NotFound { chat: ChatId },
+    /// The same, of a chat that had one.
+    #[error("chat {chat} has no sandbox: {ended}")]
+    Ended { chat: ChatId, ended: Box<Ended> },
     #[error("the sandbox of chat {chat} is {status}, not running")]
     NotRunning { chat: ChatId, status: Status },
     /// It stays as it was.
@@ -139,6 +143,9 @@ pub enum SandboxError {
     /// Nothing was removed.
     #[error("no snapshot could be taken of the sandbox of chat {chat}, which stays: {error}")]
     SnapshotFailed { chat: ChatId, error: EngineError },
+    /// The chat's directory stays, or what is left of it.
+    #[error("the directory of chat {chat} is not removed: {why}")]
+    NotPurged { chat: ChatId, why: NotPurged },
     #[error("the sandbox of chat {chat} has {limit} leases already")]
     TooManyLeases { chat: ChatId, limit: usize },
     #[error("the sandbox of chat {chat} has no lease {lease}")]
@@ -176,6 +183,11 @@ pub enum StartFailure {
     NoHealthCheck,
     #[error("it ended while starting: {0}")]
     Died(Death),
+    /// Another directory may have taken the place of its volume since that was checked.
+    #[error("volume_host_path: {0}")]
+    VolumeChanged(String),
+    #[error("its init did not start its program: {0}")]
+    NotBegun(String),
     #[error("it was deleted while being created")]
     Deleted,
     #[error("the sandbox before it is not removed yet: {0}")]
@@ -194,12 +206,22 @@ pub enum StartFailure {
     Defect(String),
 }
 
+/// Why a chat's directory was not removed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NotPurged {
+    #[error("the chat has a sandbox, or may have one")]
+    InUse,
+    #[error(transparent)]
+    Directory(#[from] DirectoryError),
+}
+
 /// Why nothing is gone yet.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum RemovalError {
     #[error(transparent)]
     Engine(#[from] EngineError),
-    /// The container is gone, but the journal still says otherwise.
+    /// Either the removal could not be written down, and the engine was not asked; or the container is gone, and the
+    /// journal still says otherwise.
     #[error(transparent)]
     Journal(#[from] NotSaved),
 }
@@ -252,6 +274,15 @@ impl std::fmt::Display for Death {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Page {
     pub sandboxes: Vec<Sandbox>,
+    /// Chats that have, or may have, a sandbox that could not be described. An empty list means that the page is complete.
+    pub undescribed: Vec<Undescribed>,
     /// Where the next page starts after, unless this was the last.
     pub next: Option<ChatId>,
+}
+
+/// A chat that a list could not describe, and why. Its sandbox is not known to be gone.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Undescribed {
+    pub chat: ChatId,
+    pub error: SandboxError,
 }

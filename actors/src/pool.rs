@@ -20,6 +20,10 @@ pub struct Status {
     /// How many slots are wanted free at the moment.
     pub target: usize,
     pub slots: Counts,
+    /// It keeps no slots until it is filled again.
+    pub is_drained: bool,
+    /// Slots whose removal is under way.
+    pub removing: usize,
     /// Hints that may still come true.
     pub hints: usize,
     /// Which image the profile's name stands for, once that is known.

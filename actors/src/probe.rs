@@ -15,5 +15,11 @@ pub trait Probe: Send + Sync + 'static {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct NotReady(pub String);
+pub enum NotReady {
+    /// The sandbox's service refused, or answered something else.
+    #[error("{0}")]
+    Refused(String),
+    /// The try failed on this host and says nothing about the sandbox.
+    #[error("{0}")]
+    NotTried(String),
+}

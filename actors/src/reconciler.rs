@@ -4,11 +4,12 @@
 
 pub mod plan;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use chrono::TimeDelta;
+use futures_util::{StreamExt, stream};
 use ractor::{Actor, ActorProcessingErr, ActorRef, RpcReplyPort};
 use tracing::Instrument;
 
@@ -16,8 +17,9 @@ use crate::chat::World;
 use crate::chat::discovery::{Condition, Found, discover};
 use crate::clock::Timestamp;
 use crate::engine::EngineError;
-use crate::ids::ChatId;
+use crate::ids::{ChatId, SessionId};
 use crate::journal::{Contents, Draft, JournalError};
+use crate::labels;
 use crate::root;
 use crate::sandbox::{Sandbox, Status};
 use crate::sandboxes::ask;
@@ -32,6 +34,10 @@ const GAP_AGAIN: Duration = Duration::from_secs(2);
 
 /// So that very many chats hold up neither those who write to the journal nor those who ask root for something.
 const AT_ONCE: usize = 512;
+
+/// How many ended containers are looked at at once, and for how long in all.
+const LOOKS_AT_ONCE: usize = 16;
+const LOOKS_LIMIT: Duration = Duration::from_secs(10);
 
 /// What may become of a chat of which nothing is known, as engine and journal together tell it.
 pub async fn look(world: &World, chat: ChatId) -> Result<Option<Box<Sandbox>>, EngineError> {
@@ -56,7 +62,7 @@ pub async fn look(world: &World, chat: ChatId) -> Result<Option<Box<Sandbox>>, E
     let adopted = planned.as_ref().filter(|sandbox| situation.records.is_empty() && sandbox.status != Status::Deleting);
     if let Some(sandbox) = adopted {
         // What was found is promised like what is made: on disk before anybody is told.
-        world.journal.write(vec![Draft::Save(sandbox.clone())]).await.map_err(unread)?;
+        world.journal.write(world.adoption(sandbox.clone()).collect()).await.map_err(unread)?;
     }
     Ok(planned)
 }
@@ -234,10 +240,11 @@ impl State {
         let world = &self.world;
         let listed = world.engine.list(&world.instance).await?;
         let containers = listed.len();
+        let sessions: HashSet<SessionId> = listed.iter().filter_map(|shown| labels::session(&shown.labels)).collect();
         let instance = world.instance.clone();
         let (mut ours, slots, unrecognised) = aside(move || Situation::recognise(&instance, listed)).await?;
-        self.complete(&mut ours, &attended).await;
         let records = self.promised(&ours, &attended).await?;
+        self.complete(&mut ours, &records, &attended).await;
         let now = world.clock.now();
         let situation = Situation {
             listed: ours,
@@ -256,8 +263,9 @@ impl State {
         .await?;
         if !dry_run {
             self.carry_out(planned).await?;
-            self.world.slots.retain(&slots.iter().map(|(labels, _)| labels.slot).collect());
+            self.world.slots.retain(&slots.iter().map(|(labels, _)| labels.slot).collect()).await;
             let _ = self.root.cast(root::Message::SlotsSeen { slots });
+            self.remove_ended(sessions).await;
             self.conclude_rebuilding(&situation).await;
         }
         Ok(Report { dry_run, containers, actions })
@@ -269,14 +277,28 @@ impl State {
         self.unattended.is_none().then(|| self.started_at.max(now - CREATION_GRACE))
     }
 
-    /// A listing does not say how a container ended. If that cannot be learned, it has ended all the same.
-    async fn complete(&self, ours: &mut [Found], attended: &BTreeSet<ChatId>) {
-        for found in ours {
-            if found.condition() == Condition::Ended && !attended.contains(&found.labels.chat) {
-                let looked = discover(&self.world.engine, &self.world.instance, found.labels.chat).await;
-                if let Ok(Some(Ok(looked))) = looked {
-                    *found = looked;
-                }
+    /// Learns how containers ended, which a listing does not say, where their records do not say it either. A container
+    /// whose end cannot be learned in time has ended all the same: the service does not wait for it.
+    async fn complete(&self, ours: &mut [Found], records: &[Sandbox], attended: &BTreeSet<ChatId>) {
+        let is_told = |record: &&Sandbox| !matches!(record.status, Status::Running | Status::Paused);
+        let told: HashSet<SessionId> = records.iter().filter(is_told).map(|record| record.session).collect();
+        let is_open = |found: &Found| {
+            let labels = &found.labels;
+            found.condition() == Condition::Ended && !attended.contains(&labels.chat) && !told.contains(&labels.session)
+        };
+        let open: Vec<(usize, ChatId)> = ours
+            .iter()
+            .enumerate()
+            .filter(|(_, found)| is_open(found))
+            .map(|(at, found)| (at, found.labels.chat))
+            .collect();
+        let World { engine, instance, .. } = &*self.world;
+        let looks = stream::iter(open).map(|(at, chat)| async move { (at, discover(engine, instance, chat).await) });
+        let looks = looks.buffer_unordered(LOOKS_AT_ONCE).take_until(tokio::time::sleep(LOOKS_LIMIT));
+        let looked: Vec<_> = looks.collect().await;
+        for (at, looked) in looked {
+            if let Ok(Some(Ok(looked))) = looked {
+                ours[at] = looked;
             }
         }
     }
@@ -346,9 +368,25 @@ impl State {
         }
         let adopted: Vec<_> = sandboxes.iter().filter(|sandbox| sandbox.status != Status::Deleting).collect();
         for part in adopted.chunks(AT_ONCE) {
-            journal.write(part.iter().map(|sandbox| Draft::Save((*sandbox).clone())).collect()).await?;
+            journal.write(part.iter().flat_map(|sandbox| self.world.adoption((*sandbox).clone())).collect()).await?;
         }
         Ok(())
+    }
+
+    /// Removes what an earlier run left of sessions that are gone: the engine's list shows no container of theirs, and the
+    /// journal has no record. What the actors of the chats know, or could not find out, plays no part in it. Sessions that
+    /// are not gone yet are looked at again in the next pass.
+    async fn remove_ended(&self, mut known: HashSet<SessionId>) {
+        if !self.world.interiors.has_inherited() {
+            return;
+        }
+        match self.world.journal.sessions().await {
+            Ok(recorded) => {
+                known.extend(recorded);
+                self.world.interiors.retain(&known).await;
+            }
+            Err(error) => tracing::warn!(%error, "the directories of ended sandboxes stay until the next pass"),
+        }
     }
 
     /// Labels are trusted until everything from before the service started has its record, also what belongs to chats

@@ -18,7 +18,8 @@ pub struct CreateRequest {
     pub agent: AgentId,
     /// Whose chat it is, if the caller says so. One that does not takes the sandbox that is there, whosever it is.
     pub workspace: Option<WorkspaceId>,
-    pub volume: HostPath,
+    /// A directory of the host to mount. A caller that names none takes the sandbox that is there, with or without one.
+    pub volume: Option<HostPath>,
     pub profile: Arc<Profile>,
     /// Whether the caller named the profile. One that did not takes the sandbox that is there, whatever its profile.
     pub profile_named: bool,
@@ -57,7 +58,7 @@ impl CreateRequest {
         if self.workspace.is_some() && self.workspace != sandbox.workspace {
             fields.push("workspace_id");
         }
-        if self.volume != sandbox.volume {
+        if self.volume.is_some() && self.volume != sandbox.volume {
             fields.push("volume_host_path");
         }
         if self.profile_named && self.profile.name != sandbox.profile {
@@ -82,7 +83,7 @@ pub(crate) mod tests {
             chat: "67e55044-10b1-426f-9247-bb680e5fe0c8".parse().unwrap(),
             agent: "agent".parse().unwrap(),
             workspace: None,
-            volume: HostPath::from_canonical(Path::new("/data/volume")).unwrap(),
+            volume: Some(HostPath::from_canonical(Path::new("/data/volume")).unwrap()),
             profile: Arc::new(Profile {
                 name: "default".parse().unwrap(),
                 image: "image".into(),

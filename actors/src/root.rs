@@ -34,6 +34,7 @@ use census::{Census, Share};
 pub use kept::Child;
 use kept::Kept;
 pub use message::{AtWork, Attended, Message};
+pub(crate) use pools::DRAIN_LIMIT;
 use pools::Pools;
 use roster::{Roster, Route};
 
@@ -193,6 +194,8 @@ impl Actor for Root {
                 state.pools.cast(&profile, pool::actor::Message::Hint { chat, ttl, hinted });
             }
             Message::Pools(statuses) => state.pools.describe(statuses),
+            Message::DrainPools { profile, statuses } => state.pools.drain(profile.as_ref(), statuses),
+            Message::FillPools { profile, statuses } => state.pools.fill(profile.as_ref(), statuses),
             Message::Restart(_) | Message::RestartPool(_) if state.closed => {}
             Message::RestartPool(profile) => state.start_pool(&myself, &profile).await,
             Message::Restart(child) => state.start(&myself, child).await,
@@ -306,7 +309,7 @@ impl State {
     }
 
     fn serving(&self) -> Vec<ActorRef<chat::Message>> {
-        self.roster.page(None, usize::MAX).into_iter().map(|(_, actor)| actor).collect()
+        self.roster.page(None, usize::MAX).into_iter().filter_map(|(_, actor)| actor).collect()
     }
 
     fn is_listed(&self) -> bool {

@@ -20,7 +20,8 @@ pub struct Sandbox {
     pub agent: AgentId,
     /// Whose chat it is, as far as the service was told.
     pub workspace: Option<WorkspaceId>,
-    pub volume: HostPath,
+    /// The directory of the host that its creator had mounted, if any.
+    pub volume: Option<HostPath>,
     pub profile: ProfileName,
     pub image: String,
     /// What it was restored from.
@@ -39,24 +40,28 @@ pub struct Sandbox {
     pub last_activity_at: Timestamp,
     pub expires_at: Timestamp,
     pub idle_timeout: Duration,
-    /// The end of the longest lease. Until then it neither expires nor counts as idle.
+    /// The end of the longest lease, within the maximum past `expires_at`. Until then the sandbox neither expires nor
+    /// counts as idle.
     pub held_until: Option<Timestamp>,
+    /// The leases of callers and the work under way. A hold that is past its end may still be listed.
+    pub held_by: Vec<Hold>,
     /// Leases that outlast the service, each with its end. Written down with the sandbox, and empty otherwise: who holds
     /// a sandbox is its chat's business.
     pub durable_leases: Vec<(LeaseId, Timestamp)>,
 }
 
 impl Sandbox {
-    /// When it counts as idle for too long: time passes from its last activity, or from the end of its last lease.
+    /// When it counts as idle for too long: time passes from its last activity, or from the end of its last hold.
     pub fn idle_expires_at(&self) -> Timestamp {
-        let since = self.held_until.map_or(self.last_activity_at, |held| held.max(self.last_activity_at));
+        let holds = self.held_by.iter().map(|hold| hold.until);
+        let since = holds.chain(self.held_until).fold(self.last_activity_at, Timestamp::max);
         TimeDelta::from_std(self.idle_timeout)
             .ok()
             .and_then(|idle| since.checked_add_signed(idle))
             .unwrap_or(Timestamp::MAX_UTC)
     }
 
-    /// When it is over, however much it is used.
+    /// When it is over, however much it is used. Only a lease puts this off.
     pub fn absolute_end(&self) -> Timestamp {
         self.held_until.map_or(self.expires_at, |held| held.max(self.expires_at))
     }
@@ -76,6 +81,39 @@ impl Sandbox {
     pub fn expiry(&self, now: Timestamp) -> Option<Reason> {
         let (at, reason) = self.end();
         (now >= at).then_some(reason)
+    }
+}
+
+/// Keeps a sandbox from counting as idle until a moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Hold {
+    /// `None`: a lease from a journal that did not record ids yet. It ends by itself.
+    pub id: Option<LeaseId>,
+    pub holder: Holder,
+    pub until: Timestamp,
+}
+
+/// Who holds a sandbox. Only a lease also puts its absolute end off; work counts as activity and no more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Holder {
+    /// A caller asked for it. A durable lease outlives the caller's connection and a restart of the service.
+    Lease { durable: bool },
+    /// A command that runs in the sandbox, attached or detached, by its number.
+    Command { id: u64 },
+    /// Files on their way into the sandbox or out of it.
+    Transfer,
+    /// A caller follows the log.
+    Logs,
+}
+
+impl Holder {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Holder::Lease { .. } => "lease",
+            Holder::Command { .. } => "command",
+            Holder::Transfer => "transfer",
+            Holder::Logs => "logs",
+        }
     }
 }
 
@@ -119,8 +157,10 @@ pub enum Reason {
     OomKilled,
     /// It runs, but its health check fails.
     Unhealthy,
-    /// Its container is no longer there, and the service did not remove it.
+    /// Its container was missing when the service looked for it again, as after a restart; when and why is not known.
     Vanished,
+    /// Its container was removed past the service while the service watched it, as by `docker rm`.
+    RemovedExternally,
     /// It could not be started and is being taken back.
     RolledBack,
     /// It was found half made.
@@ -135,6 +175,13 @@ pub enum Reason {
     Snapshotted,
     /// That could not be kept. It stays as it is.
     SnapshotFailed,
+}
+
+impl Reason {
+    /// Whether there is no container any more that could be started or kept.
+    pub fn is_of_a_lost_container(self) -> bool {
+        matches!(self, Reason::Vanished | Reason::RemovedExternally)
+    }
 }
 
 /// Gives each variant its word. The same words are used in protocol, journal, logs and metrics.
@@ -189,6 +236,7 @@ words!(Reason {
     OomKilled => "oom_killed",
     Unhealthy => "unhealthy",
     Vanished => "vanished",
+    RemovedExternally => "removed_externally",
     RolledBack => "rolled_back",
     Incomplete => "incomplete",
     Restarting => "restarting",
@@ -246,6 +294,7 @@ mod tests {
             expires_at: at(expires),
             idle_timeout: Duration::from_secs(idle),
             held_until: held.map(at),
+            held_by: Vec::new(),
             durable_leases: Vec::new(),
         }
     }
@@ -270,5 +319,13 @@ mod tests {
         assert_eq!(sandbox(300, 0, 60, Some(1000)).end(), (at(1000), Reason::Expired));
         assert_eq!(sandbox(5000, 0, 60, Some(1000)).end(), (at(1060), Reason::Idle));
         assert_eq!(sandbox(5000, 2000, 60, Some(1000)).end(), (at(2060), Reason::Idle), "a lease of the past");
+    }
+
+    #[test]
+    fn work_holds_off_idleness_alone() {
+        let work = Hold { id: None, holder: Holder::Command { id: 1 }, until: at(1000) };
+        let busy = |expires| Sandbox { held_by: vec![work], ..sandbox(expires, 0, 60, None) };
+        assert_eq!(busy(300).end(), (at(300), Reason::Expired));
+        assert_eq!(busy(5000).end(), (at(1060), Reason::Idle));
     }
 }

@@ -1,5 +1,6 @@
 //! The core as its callers see it: requests in, answers out, each within a time.
 
+mod directories;
 mod images;
 
 use std::sync::Arc;
@@ -15,15 +16,16 @@ use crate::builder::Workshop;
 use crate::chat::World;
 use crate::chat::actor::{self as chat, Answer, Call, Keep};
 use crate::chat::events::Lease;
+use crate::ended::Ended;
 use crate::engine::EngineError;
 use crate::ids::{ChatId, LeaseId, ProfileName};
 use crate::journal::{Contents, JournalError, JournalHandle};
-use crate::outcome::{Created, Deletion, Page, SandboxError};
+use crate::outcome::{Created, Deletion, Page, SandboxError, Undescribed};
 use crate::pool;
 use crate::pool::shelf::Hinted;
 use crate::reconciler::{Report, Trigger};
 use crate::request::CreateRequest;
-use crate::root::{self, AtWork, Root};
+use crate::root::{self, AtWork, DRAIN_LIMIT, Root};
 use crate::sandbox::Sandbox;
 use crate::snapshot::{Snapshot, SnapshotLabel};
 
@@ -33,6 +35,11 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(600);
 
 /// How soon it makes sense to ask again for a chat whose actor has just failed.
 const RECOVERY: Duration = Duration::from_secs(1);
+
+/// How many of a chat's last events are searched for the end of its sandbox, and for how long a caller waits for them:
+/// the answer is complete without.
+const LAST_EVENTS: usize = 8;
+const LAST_EVENTS_LIMIT: Duration = Duration::from_secs(1);
 
 /// A pool answers a hint at once.
 const HINT_LIMIT: Duration = Duration::from_secs(5);
@@ -90,6 +97,14 @@ impl Sandboxes {
         self.call(chat, Call::Get).await
     }
 
+    /// The chat's sandbox. The error says how the last one ended, as far as the journal remembers.
+    pub async fn find(&self, chat: ChatId) -> Result<Sandbox, SandboxError> {
+        match self.get(chat).await? {
+            Some(sandbox) => Ok(sandbox),
+            None => Err(self.not_found(chat).await),
+        }
+    }
+
     /// Deletes the chat's sandbox, and keeps it as a snapshot first where its profile says so.
     pub async fn delete(&self, chat: ChatId) -> Result<Deletion, SandboxError> {
         self.delete_with(chat, None).await
@@ -98,6 +113,12 @@ impl Sandboxes {
     /// As [`Sandboxes::delete`], with a snapshot first or without, whatever the profile says.
     pub async fn delete_with(&self, chat: ChatId, snapshot: Option<bool>) -> Result<Deletion, SandboxError> {
         self.call(chat, |answer| Call::Delete(snapshot, answer)).await
+    }
+
+    /// Removes the directory of a chat without a sandbox, and with it all that its sandboxes have kept there. Returns
+    /// whether there was one.
+    pub async fn purge(&self, chat: ChatId) -> Result<bool, SandboxError> {
+        self.call(chat, Call::Purge).await
     }
 
     /// Keeps what the sandbox has written outside its mounts.
@@ -157,7 +178,8 @@ impl Sandboxes {
         signs.into_iter().filter_map(|(actor, gets_on)| (!gets_on).then_some(actor)).collect()
     }
 
-    /// The sandboxes of the chats after `after`, each as its own actor describes it.
+    /// Returns the sandboxes of the chats after `after`, each as its own actor describes it, and the chats that could not
+    /// be described: the engine did not answer their actor, or their actor failed.
     pub async fn list(&self, after: Option<ChatId>, limit: usize) -> Result<Page, SandboxError> {
         // One more than asked for tells whether there is a next page.
         let page = |page| root::Message::Page { after, limit: limit.saturating_add(1), page };
@@ -166,10 +188,32 @@ impl Sandboxes {
         let more = chats.len() > limit;
         chats.truncate(limit);
         let next = if more { chats.last().map(|(chat, _)| *chat) } else { None };
-        let answers = join_all(chats.iter().map(|(_, actor)| ask(actor, chat::Message::Describe)));
-        // A chat that retired meanwhile has no sandbox any more.
-        let sandboxes = answers.await.into_iter().flatten().filter_map(|answer| answer.ok().flatten()).collect();
-        Ok(Page { sandboxes, next })
+        let answers = join_all(chats.iter().map(|(_, actor)| async move {
+            match actor {
+                Some(actor) => ask(actor, chat::Message::Describe).await,
+                None => None,
+            }
+        }));
+        let mut page = Page { sandboxes: Vec::new(), undescribed: Vec::new(), next };
+        let mut silent = Vec::new();
+        for ((chat, _), answer) in chats.iter().zip(answers.await) {
+            match answer {
+                Some(Ok(sandbox)) => page.sandboxes.extend(sandbox),
+                Some(Err(error)) => page.undescribed.push(Undescribed { chat: *chat, error }),
+                None => silent.push(*chat),
+            }
+        }
+        if !silent.is_empty() {
+            // An actor that retired meanwhile had no sandbox any more, and root does not know its chat. A chat whose actor
+            // failed is still known to root.
+            let known = ask(&self.root, |chats| root::Message::Attended { chats }).await;
+            let known = known.ok_or(SandboxError::ShuttingDown)?;
+            let failed = silent.into_iter().filter(|chat| known.contains(chat));
+            let recovering = |chat| SandboxError::Recovering { chat, retry_after: RECOVERY };
+            page.undescribed.extend(failed.map(|chat| Undescribed { chat, error: recovering(chat) }));
+            page.undescribed.sort_by_key(|undescribed| undescribed.chat);
+        }
+        Ok(page)
     }
 
     /// Whether it is known which sandboxes there are.
@@ -191,6 +235,19 @@ impl Sandboxes {
 
     pub async fn pools(&self) -> Vec<pool::Status> {
         ask(&self.root, root::Message::Pools).await.unwrap_or_default()
+    }
+
+    /// Removes the free slots of one profile, or of all, and keeps its pool empty until it is filled again. Answers how the
+    /// pools are doing once that is done, or takes too long.
+    pub async fn drain_pools(&self, profile: Option<ProfileName>) -> Vec<pool::Status> {
+        let limit = DRAIN_LIMIT + HINT_LIMIT;
+        let drain = |statuses| root::Message::DrainPools { profile, statuses };
+        ask_within(&self.root, limit, drain).await.unwrap_or_default()
+    }
+
+    /// Lets pools that were drained keep slots again.
+    pub async fn fill_pools(&self, profile: Option<ProfileName>) -> Vec<pool::Status> {
+        ask(&self.root, |statuses| root::Message::FillPools { profile, statuses }).await.unwrap_or_default()
     }
 
     /// How many chats have, or are getting, or may have a sandbox.
@@ -219,6 +276,15 @@ impl Sandboxes {
         }
     }
 
+    async fn not_found(&self, chat: ChatId) -> SandboxError {
+        let last = timeout(LAST_EVENTS_LIMIT, self.world.journal.last_events(chat, LAST_EVENTS)).await;
+        let ended = last.ok().and_then(Result::ok).and_then(|events| Ended::of(&events, self.world.clock.now()));
+        match ended {
+            Some(ended) => SandboxError::Ended { chat, ended: Box::new(ended) },
+            None => SandboxError::NotFound { chat },
+        }
+    }
+
     async fn call<T: Send + 'static>(
         &self,
         chat: ChatId,
@@ -226,6 +292,7 @@ impl Sandboxes {
     ) -> Result<T, SandboxError> {
         let message = |answer| root::Message::Call { chat, call: call(answer) };
         match self.root.call(message, Some(ANSWER_LIMIT)).await {
+            Ok(CallResult::Success(Err(SandboxError::NotFound { chat }))) => Err(self.not_found(chat).await),
             Ok(CallResult::Success(answer)) => answer,
             Ok(CallResult::Timeout) => Err(SandboxError::NoAnswer { chat, limit: ANSWER_LIMIT }),
             Ok(CallResult::SenderError) if self.root.get_status() < ActorStatus::Stopping => {

@@ -1,19 +1,20 @@
 //! The port to warm slots: sandboxes that were started before there is a chat for them, and how one becomes a chat's.
 //!
-//! A slot's life leads through four steps, each of which is seen by whoever starts anew after a crash:
+//! A slot's life leads through these steps, each of which a service that starts after a crash recognises:
 //!
 //! ```text
-//! furnish ─▶ free ─ take ─▶ taken ─ bind ─▶ bound ─ remember ─▶ the session's
+//! furnish ─▶ free ─ take ─▶ taken ─ bind ─▶ bound ─ claim and record, in one commit ─▶ the session's
 //! ```
 //!
-//! Only a free one is ever handed out, and only once: what was taken never becomes free again. Only one that is the
-//! session's is taken for a sandbox. Whatever stands between these two is removed.
+//! Only a free slot is ever handed out, and only once: a slot that was taken never becomes free again. Only a slot with a
+//! claim in the journal is taken for a sandbox. A slot between these two is removed.
 
 use std::collections::HashSet;
 use std::net::IpAddr;
 
 use async_trait::async_trait;
 
+use crate::claims::Claim;
 use crate::clock::Timestamp;
 use crate::container::Binding;
 use crate::directories::DirectoryError;
@@ -32,29 +33,29 @@ pub trait Slots: Send + Sync + 'static {
     async fn wait(&self, slot: SlotId, places: &[String]) -> Result<(), NotBound>;
 
     /// Whether the slot was furnished, and never taken.
-    fn is_free(&self, slot: SlotId) -> bool;
+    async fn is_free(&self, slot: SlotId) -> Result<bool, DirectoryError>;
 
     /// Makes the slot the session's, and nobody else's. This is not undone.
-    fn take(&self, slot: SlotId, session: SessionId) -> Result<(), DirectoryError>;
+    async fn take(&self, slot: SlotId, session: SessionId) -> Result<(), DirectoryError>;
 
     /// Brings the chat's directories and environment into the slot, and starts its program.
     async fn bind(&self, slot: SlotId, session: SessionId, binding: &Binding) -> Result<(), NotBound>;
 
-    /// From now on the container is known as the session's, with the labels of the binding and under its chat's name.
-    fn remember(&self, slot: &Slot, session: SessionId, binding: &Binding) -> Result<(), DirectoryError>;
+    /// Stores a copy of the claim beside the sandbox's socket, for the case that the journal is lost.
+    async fn remember(&self, claim: &Claim) -> Result<(), DirectoryError>;
 
     /// A session's container, which may have been a slot once, is about to be started again.
-    fn open_again(&self, session: SessionId) -> Result<(), NotBound>;
+    async fn open_again(&self, session: SessionId) -> Result<(), NotBound>;
 
     /// Binds a session's container, which was a slot once, again after it was started again. Does nothing about a
     /// container that was made for its chat.
     async fn bind_again(&self, session: SessionId) -> Result<(), NotBound>;
 
     /// Clears away what an earlier run of the service left of other slots than these.
-    fn retain(&self, slots: &HashSet<SlotId>);
+    async fn retain(&self, slots: &HashSet<SlotId>);
 
     /// Nothing is left of the slot. One that is a session's is cleared with it.
-    fn clear(&self, slot: SlotId);
+    async fn clear(&self, slot: SlotId);
 }
 
 /// How a chat's directories get into a container that runs already.
@@ -104,30 +105,30 @@ impl Slots for NoSlots {
     }
 
     async fn furnish(&self, slot: SlotId, _: &[String]) -> Result<Furnishing, DirectoryError> {
-        Err(DirectoryError { path: slot.to_string(), message: NONE.to_owned() })
+        Err(DirectoryError::new(slot, NONE))
     }
 
     async fn wait(&self, _: SlotId, _: &[String]) -> Result<(), NotBound> {
         Err(NotBound(NONE.to_owned()))
     }
 
-    fn is_free(&self, _: SlotId) -> bool {
-        false
+    async fn is_free(&self, _: SlotId) -> Result<bool, DirectoryError> {
+        Ok(false)
     }
 
-    fn take(&self, slot: SlotId, _: SessionId) -> Result<(), DirectoryError> {
-        Err(DirectoryError { path: slot.to_string(), message: NONE.to_owned() })
+    async fn take(&self, slot: SlotId, _: SessionId) -> Result<(), DirectoryError> {
+        Err(DirectoryError::new(slot, NONE))
     }
 
     async fn bind(&self, _: SlotId, _: SessionId, _: &Binding) -> Result<(), NotBound> {
         Err(NotBound(NONE.to_owned()))
     }
 
-    fn remember(&self, slot: &Slot, _: SessionId, _: &Binding) -> Result<(), DirectoryError> {
-        Err(DirectoryError { path: slot.id.to_string(), message: NONE.to_owned() })
+    async fn remember(&self, claim: &Claim) -> Result<(), DirectoryError> {
+        Err(DirectoryError::new(claim.slot, NONE))
     }
 
-    fn open_again(&self, _: SessionId) -> Result<(), NotBound> {
+    async fn open_again(&self, _: SessionId) -> Result<(), NotBound> {
         Ok(())
     }
 
@@ -135,7 +136,7 @@ impl Slots for NoSlots {
         Ok(())
     }
 
-    fn retain(&self, _: &HashSet<SlotId>) {}
+    async fn retain(&self, _: &HashSet<SlotId>) {}
 
-    fn clear(&self, _: SlotId) {}
+    async fn clear(&self, _: SlotId) {}
 }

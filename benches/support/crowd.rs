@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sandboxd::chat_directories::DirectoriesOnDisk;
+use sandboxd::file_system::FileSystem;
 use sandboxd::journal::SqliteJournal;
 use sandboxd::probe::NetworkProbe;
 use sandboxd_actors::chat::discovery::Found;
@@ -61,7 +62,7 @@ impl Crowd {
             chat: self.chat(n),
             agent: format!("agent-{}", n % 100).parse()?,
             workspace: None,
-            volume: HostPath::from_canonical(&self.directory.join(format!("volumes/{n}")))?,
+            volume: Some(HostPath::from_canonical(&self.directory.join(format!("volumes/{n}")))?),
             profile: Arc::clone(&self.profile),
             profile_named: false,
             snapshot: None,
@@ -108,6 +109,7 @@ impl Crowd {
             logs: PATIENCE,
             commit: PATIENCE,
         };
+        let file_system = FileSystem::new(&self.directory.join("state"), &self.directory.join("chats"))?;
         let world = World {
             instance: self.instance.clone(),
             engine: Bounded::new(Arc::new(engine.clone()), limits),
@@ -115,14 +117,20 @@ impl Crowd {
             queue_limit: Duration::from_secs(60),
             capacity: Default::default(),
             probe: Arc::new(NetworkProbe),
-            directories: Arc::new(DirectoriesOnDisk::open(&self.directory.join("chats"))?),
+            directories: Arc::new(DirectoriesOnDisk::open(&self.directory.join("chats"), file_system)?),
             interiors: Arc::new(sandboxd_actors::interior::Unfurnished),
             slots: Arc::new(sandboxd_actors::slot::NoSlots),
+            claims: Arc::default(),
             clock: Arc::new(SystemClock),
             mounts: self.mounts()?,
             teardown: TeardownLimits { graceful: PATIENCE, remove: PATIENCE, total: PATIENCE },
             journal,
-            rules: Rules { trust: Duration::from_secs(1), profiles, max_leases: 64 },
+            rules: Rules {
+                trust: Duration::from_secs(1),
+                profiles,
+                max_leases: 64,
+                max_lease: Duration::from_secs(3600),
+            },
             retention: sandboxd_actors::snapshot::retention::Retention { keep: 5, max_age: Duration::from_secs(3600) },
         };
         let rhythm = Rhythm { reap: TICK, reconcile: Duration::from_secs(3600) };

@@ -8,18 +8,19 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use rustix::io::Errno;
-use rustix::process::{WaitOptions, kill_process, wait};
+use rustix::process::{Resource, WaitOptions, getrlimit, kill_process, wait};
 use sandbox_init::codec::{Bytes, decode};
 use sandbox_init::wire::{Control, Event, Kind, Request, Run};
 
+use crate::budget::Budget;
 use crate::channel::{Filled, read_some};
 use crate::command::Command;
 use crate::conversation::{Conversation, Role, request};
-use crate::files;
 use crate::link::{Address, Link};
 use crate::poll::{Interest, Poll, Token, Watched};
 use crate::program::{self, InitError, Program};
 use crate::signals::{Arrived, Signals};
+use crate::{files, usage};
 
 /// Commands that ended while nobody listened are remembered, the last ones.
 const REMEMBERED: usize = 64;
@@ -36,8 +37,21 @@ pub(crate) fn run(address: Option<Address>, mut program: Program) -> Result<Exit
         program.start()?;
     }
     let link = address.map(Link::new);
+    let budget = Budget::new(usage::usage().memory_limit, getrlimit(Resource::Nofile).current);
     let (conversations, commands, owners, leftovers) = Default::default();
-    let attendant = Attendant { poll, signals, caught, program, link, conversations, commands, owners, leftovers };
+    let attendant = Attendant {
+        poll,
+        signals,
+        caught,
+        program,
+        link,
+        budget,
+        conversations,
+        commands,
+        owners,
+        leftovers,
+        ended: None,
+    };
     Ok(attendant.attend()?)
 }
 
@@ -48,12 +62,15 @@ struct Attendant {
     caught: Watched,
     program: Program,
     link: Option<Link>,
+    budget: Budget,
     conversations: HashMap<Token, Conversation>,
     commands: BTreeMap<u64, Command>,
     /// Whose descriptor it is.
     owners: HashMap<Token, u64>,
     /// Outputs of commands that are over; see [`Command::into_leftovers`].
     leftovers: HashMap<Token, Watched>,
+    /// Set once there is no program to wait for.
+    ended: Option<ExitCode>,
 }
 
 impl Attendant {
@@ -82,6 +99,9 @@ impl Attendant {
                 } else {
                     self.drain(token);
                 }
+            }
+            if let Some(code) = self.ended {
+                return Ok(code);
             }
         }
     }
@@ -117,11 +137,22 @@ impl Attendant {
             let running =
                 self.commands.iter_mut().find(|(_, command)| command.leader() == pid && command.ending().is_none());
             if let Some((&id, command)) = running {
-                command.has_exited(how);
+                command.has_exited(how, usage::oom_kills());
                 self.advance(id);
+                self.tell_those_who_await(id);
             }
         }
         None
+    }
+
+    fn tell_those_who_await(&mut self, id: u64) {
+        self.conversations.retain(|_, conversation| {
+            if !matches!(conversation.role, Role::Awaiting(command) if command == id) {
+                return true;
+            }
+            conversation.close_with(&Event::Done {});
+            conversation.channel.flush().is_ok() && !conversation.is_over()
+        });
     }
 
     fn end_the_overdue(&mut self) {
@@ -136,7 +167,7 @@ impl Attendant {
     fn open_conversations(&mut self) {
         let opened = self.link.as_mut().map(Link::opened).unwrap_or_default();
         for socket in opened {
-            if let Ok(conversation) = Conversation::new(&mut self.poll, socket) {
+            if let Ok(conversation) = Conversation::new(&mut self.poll, socket, self.budget.grant()) {
                 let token = conversation.token();
                 self.conversations.insert(token, conversation);
                 // The request is most often there already.
@@ -153,6 +184,7 @@ impl Attendant {
                 && let Some(command) = self.commands.get_mut(&id)
             {
                 command.detach(&conversation.channel);
+                self.bound_what_is_kept();
                 self.conclude(id);
             }
             return;
@@ -165,7 +197,9 @@ impl Attendant {
     }
 
     fn is_going_on(&mut self, conversation: &mut Conversation) -> bool {
-        if conversation.channel.flush().is_err() || !matches!(conversation.channel.receive(), Ok(true)) {
+        if conversation.channel.flush().is_err()
+            || !matches!(conversation.channel.receive(conversation.intake()), Ok(true))
+        {
             return false;
         }
         while self.is_welcome(conversation) {
@@ -199,7 +233,7 @@ impl Attendant {
                 }
                 Err(error) => conversation.fail(error),
             },
-            Role::Attached(id) => self.steer(id, kind, payload),
+            Role::Attached(id) | Role::Launched(id) => self.steer(id, kind, payload),
             _ => conversation.take(kind, payload),
         }
     }
@@ -233,6 +267,11 @@ impl Attendant {
                 }
                 None => conversation.fail(Errno::SRCH),
             },
+            Request::Await { id } => match self.commands.get(&id) {
+                Some(command) if command.ending().is_none() => conversation.role = Role::Awaiting(id),
+                Some(_) => conversation.close_with(&Event::Done {}),
+                None => conversation.fail(Errno::SRCH),
+            },
             Request::Bind { environment } => {
                 let text = |Bytes(bytes)| OsString::from_vec(bytes);
                 let environment = environment.into_iter().map(|(name, value)| (text(name), text(value))).collect();
@@ -241,6 +280,16 @@ impl Attendant {
                     Err(error) => conversation.fail(error),
                 }
             }
+            Request::Begin {} => match self.program.begin() {
+                Ok(()) => conversation.close_with(&Event::Done {}),
+                Err(error) => {
+                    if let InitError::Program { .. } = error {
+                        eprintln!("sandbox-init: {error}");
+                        self.ended = Some(ExitCode::from(error.exit_code()));
+                    }
+                    conversation.fail(error);
+                }
+            },
             Request::Waiting {} if self.program.waits() => conversation.close_with(&Event::Done {}),
             Request::Waiting {} => conversation.fail(Errno::EXIST),
             Request::Mounted { path, device, inode } => match files::identity(&path) {
@@ -258,12 +307,17 @@ impl Attendant {
         if self.commands.contains_key(&id) {
             return conversation.fail(Errno::EXIST);
         }
-        match Command::start(&mut self.poll, &self.program, run) {
+        // The service has given up on it, and told its caller that it was not started.
+        if conversation.channel.is_abandoned() {
+            return conversation.fail(Errno::CANCELED);
+        }
+        match Command::start(&mut self.poll, &self.program, &self.budget, run) {
             Ok(command) => {
                 self.owners.extend(command.tokens().into_iter().map(|token| (token, id)));
                 self.commands.insert(id, command);
                 if detached {
-                    conversation.close_with(&Event::Started { id });
+                    conversation.channel.send(Kind::Event, &Event::Started { id });
+                    conversation.role = Role::Launched(id);
                 } else {
                     self.attach(conversation, id);
                 }
@@ -282,7 +336,7 @@ impl Attendant {
         }
         conversation.role = Role::Attached(id);
         conversation.channel.send(Kind::Event, &Event::Started { id });
-        command.attach(&mut conversation.channel);
+        command.attach(&conversation.channel);
     }
 
     fn steer(&mut self, id: u64, kind: Kind, payload: &[u8]) {
@@ -307,11 +361,21 @@ impl Attendant {
         command.push_input();
         let listener = command.attached.and_then(|token| self.conversations.get_mut(&token));
         command.pump(listener.map(|conversation| &mut conversation.channel));
-        let frames_wait = was_full && command.wants_input();
         let token = command.attached;
+        let frames_wait = was_full && command.wants_input();
+        self.bound_what_is_kept();
         self.conclude(id);
         if frames_wait && let Some(token) = token {
             self.converse(token);
+        }
+    }
+
+    /// The command with the most output kept loses its oldest first, so that none is at the expense of the others.
+    fn bound_what_is_kept(&mut self) {
+        while self.budget.keeps_too_much()
+            && let Some(largest) = self.commands.values_mut().max_by_key(|command| command.kept())
+        {
+            largest.drop_oldest_kept();
         }
     }
 

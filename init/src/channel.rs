@@ -4,25 +4,28 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, read};
+use rustix::net::sockopt::set_socket_send_buffer_size;
 use rustix::net::{SendFlags, send};
 use sandbox_init::codec::{Malformed, Value};
 use sandbox_init::wire::{self, HEADER, Kind, MAX_PAYLOAD};
 
+use crate::budget::Grant;
 use crate::poll::{Interest, Poll, Token, Watched};
 
-/// More than this is not taken from whoever produces, until the service has read some.
-const FULL: usize = 2 * MAX_PAYLOAD;
-
-/// What is read at once from a command or a file.
-const CHUNK: usize = 128 * 1024;
+/// What an inbox may keep of its memory once it is empty.
+const USUAL_INBOX: usize = 1024;
 
 #[derive(Debug)]
 pub(crate) struct Channel {
     socket: Watched,
     inbox: Vec<u8>,
+    /// So much of a frame of data is still to come.
+    rest_of_data: usize,
     outbox: Vec<u8>,
     sent: usize,
+    grant: Grant,
     /// Whether more frames are welcome.
     listening: bool,
     /// There is more to send, and only others were to have their turn first.
@@ -39,22 +42,48 @@ pub(crate) enum Filled {
 }
 
 impl Channel {
-    pub(crate) fn new(poll: &mut Poll, socket: OwnedFd) -> io::Result<Self> {
+    pub(crate) fn new(poll: &mut Poll, socket: OwnedFd, grant: Grant) -> io::Result<Self> {
         rustix::io::ioctl_fionbio(&socket, true)?;
+        set_socket_send_buffer_size(&socket, grant.size())?;
         let socket = poll.watch(socket, Interest::READ)?;
-        Ok(Self { socket, inbox: Vec::new(), outbox: Vec::new(), sent: 0, listening: true, awaits_turn: false })
+        let (inbox, outbox, rest_of_data, sent) = (Vec::new(), Vec::new(), 0, 0);
+        Ok(Self { socket, inbox, rest_of_data, outbox, sent, grant, listening: true, awaits_turn: false })
     }
 
     pub(crate) fn token(&self) -> Token {
         self.socket.token()
     }
 
+    /// Whether the last frame is still here: a file or a command is read no faster than the service reads.
     pub(crate) fn is_full(&self) -> bool {
-        self.outbox.len() - self.sent >= FULL
+        !self.is_empty()
     }
 
     pub(crate) fn is_empty(&self) -> bool {
         self.outbox.is_empty()
+    }
+
+    /// How much to send at once.
+    pub(crate) fn chunk(&self) -> usize {
+        self.grant.size()
+    }
+
+    /// Whether the pipe of a command that is read fast may become larger by so much.
+    pub(crate) fn widen_pipe(&mut self, bytes: usize) -> bool {
+        self.grant.widen_pipe(bytes)
+    }
+
+    /// Counts a stream, with what it holds beside its buffers. An error: there are too many streams already.
+    pub(crate) fn admit(&mut self, extra: usize) -> io::Result<()> {
+        if self.grant.admit(extra) { Ok(()) } else { Err(Errno::NOBUFS.into()) }
+    }
+
+    /// Whether the service has closed its end, even if not all that it sent was read.
+    pub(crate) fn is_abandoned(&self) -> bool {
+        let mut looks = [PollFd::new(&self.socket, PollFlags::RDHUP)];
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        poll(&mut looks, Some(&now)).is_ok()
+            && looks[0].revents().intersects(PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR)
     }
 
     pub(crate) fn send(&mut self, kind: Kind, message: &impl Value) {
@@ -75,7 +104,7 @@ impl Channel {
     pub(crate) fn fill(&mut self, kind: Kind, from: impl AsFd, limit: usize) -> Result<Filled, Errno> {
         let start = self.outbox.len();
         self.outbox.extend_from_slice(&[0; HEADER]);
-        let outcome = read_some(from, &mut self.outbox, limit.min(CHUNK));
+        let outcome = read_some(from, &mut self.outbox, limit.min(self.grant.size()));
         match outcome {
             Ok(Filled::Some(length)) => wire::put_header(&mut self.outbox[start..], kind, length),
             _ => self.outbox.truncate(start),
@@ -87,7 +116,12 @@ impl Channel {
     pub(crate) fn flush(&mut self) -> Result<(), Errno> {
         while self.sent < self.outbox.len() {
             match send(&self.socket, &self.outbox[self.sent..], SendFlags::NOSIGNAL) {
-                Ok(length) => self.sent += length,
+                Ok(length) => {
+                    self.sent += length;
+                    if self.grant.sent(length) {
+                        let _ = set_socket_send_buffer_size(&self.socket, self.grant.size());
+                    }
+                }
                 Err(Errno::AGAIN) => break,
                 Err(Errno::INTR) => {}
                 Err(error) => return Err(error),
@@ -96,10 +130,6 @@ impl Channel {
         if self.sent == self.outbox.len() {
             self.outbox.clear();
             self.sent = 0;
-        } else if self.sent > FULL {
-            let whole = self.frames().take_while(|frame| frame.end <= self.sent).last().map_or(0, |frame| frame.end);
-            self.outbox.drain(..whole);
-            self.sent -= whole;
         }
         self.update_interest();
         Ok(())
@@ -140,24 +170,43 @@ impl Channel {
         self.socket.set_interest(Interest { read: self.listening, write });
     }
 
-    /// Takes in what has come. `false`: the service has closed its end.
-    pub(crate) fn receive(&mut self) -> Result<bool, Errno> {
+    /// Takes in what has come, at most `room` bytes. `false`: the service has closed its end.
+    pub(crate) fn receive(&mut self, room: usize) -> Result<bool, Errno> {
         if !self.listening || self.inbox.len() > MAX_PAYLOAD + HEADER {
             return Ok(true);
         }
-        Ok(!matches!(read_some(&self.socket, &mut self.inbox, CHUNK)?, Filled::End))
+        Ok(!matches!(read_some(&self.socket, &mut self.inbox, room)?, Filled::End))
     }
 
-    /// The next whole frame of what was received.
+    /// The next frame of what was received. Data is handed on in parts, as it comes.
     pub(crate) fn frame(&mut self) -> Result<Option<(Kind, Vec<u8>)>, Malformed> {
-        let Some(start) = self.inbox.first_chunk::<HEADER>() else { return Ok(None) };
-        let (kind, length) = wire::header(*start)?;
-        if self.inbox.len() < HEADER + length {
+        if self.rest_of_data == 0 {
+            let Some(start) = self.inbox.first_chunk::<HEADER>() else { return Ok(None) };
+            let (kind, length) = wire::header(*start)?;
+            let is_whole = self.inbox.len() >= HEADER + length;
+            if kind != Kind::Data && !is_whole {
+                return Ok(None);
+            }
+            self.take_in(HEADER);
+            if is_whole {
+                return Ok(Some((kind, self.take_in(length))));
+            }
+            self.rest_of_data = length;
+        }
+        if self.inbox.is_empty() {
             return Ok(None);
         }
-        let payload = self.inbox[HEADER..HEADER + length].to_vec();
-        self.inbox.drain(..HEADER + length);
-        Ok(Some((kind, payload)))
+        let length = self.rest_of_data.min(self.inbox.len());
+        self.rest_of_data -= length;
+        Ok(Some((Kind::Data, self.take_in(length))))
+    }
+
+    fn take_in(&mut self, length: usize) -> Vec<u8> {
+        let taken = self.inbox.drain(..length).collect();
+        if self.inbox.is_empty() && self.inbox.capacity() > USUAL_INBOX {
+            self.inbox = Vec::new();
+        }
+        taken
     }
 }
 

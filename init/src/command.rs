@@ -15,20 +15,19 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use sandbox_init::codec::Bytes;
 use sandbox_init::wire::{COMMAND_VARIABLE, CommandFacts, Ending, How, Kind, Run, Size};
 
+use crate::budget::Budget;
 use crate::channel::{Channel, Filled, read_some};
 use crate::poll::{Interest, Poll, Token, Watched};
 use crate::program::{self, Program};
 use crate::retained::Retained;
-use crate::{survivors, terminal};
+use crate::{survivors, terminal, usage};
 
-/// As much as the system gives everybody; larger pipes mean fewer turns.
-const PIPE_SIZE: usize = 1024 * 1024;
+/// What the system gives every pipe, and what one that is read fast gets: fewer turns.
+const PIPE: usize = 64 * 1024;
+const WIDE_PIPE: usize = 512 * 1024;
 
 /// Read from one output in a row, so that the others get their turn.
 const TURNS: usize = 16;
-
-/// Standard input that the command has not taken yet.
-const INPUT_FULL: usize = 256 * 1024;
 
 /// Bytes of a command's arguments that are told with others.
 const SHOWN: usize = 512;
@@ -39,6 +38,7 @@ const END_OF_TRANSMISSION: u8 = 4;
 #[derive(Debug)]
 pub(crate) struct Command {
     id: u64,
+    /// The beginning of them.
     arguments: Vec<Bytes>,
     leader: Pid,
     started: Instant,
@@ -51,12 +51,15 @@ pub(crate) struct Command {
     exit: Option<(How, Duration)>,
     timed_out: bool,
     killed: bool,
+    /// When it was started.
+    oom_kills: Option<u64>,
 }
 
 #[derive(Debug)]
 struct Output {
     kind: Kind,
     from: Watched,
+    is_wide: bool,
     /// All that was printed before the command ended has been read.
     is_dry: bool,
 }
@@ -70,7 +73,7 @@ struct Input {
 }
 
 impl Command {
-    pub(crate) fn start(poll: &mut Poll, program: &Program, run: Run) -> io::Result<Self> {
+    pub(crate) fn start(poll: &mut Poll, program: &Program, budget: &Budget, run: Run) -> io::Result<Self> {
         let Run { id, arguments, environment, directory, timeout, terminal, input, .. } = run;
         let text = |bytes: &Bytes| OsString::from_vec(bytes.0.clone());
         let (name, rest) = arguments.split_first().ok_or_else(|| io::Error::other("a command needs a name"))?;
@@ -114,9 +117,11 @@ impl Command {
             rustix::io::ioctl_fionbio(descriptor, true)?;
         }
 
+        let oom_kills = usage::oom_kills();
         let child = command.spawn()?;
         let started = Instant::now();
-        let watch = |(kind, fd)| Ok(Output { kind, from: poll.watch(fd, Interest::READ)?, is_dry: false });
+        let watch =
+            |(kind, fd)| Ok(Output { kind, from: poll.watch(fd, Interest::READ)?, is_wide: false, is_dry: false });
         let outputs = outputs.into_iter().map(watch).collect::<io::Result<_>>()?;
         let is_terminal = terminal.is_some();
         let input = stdin
@@ -131,17 +136,18 @@ impl Command {
             .transpose()?;
         Ok(Self {
             id,
-            arguments,
+            arguments: clipped(&arguments),
             leader: program::pid_of(&child),
             started,
             deadline: timeout.map(|limit| started + Duration::from_millis(limit)),
             outputs,
             input,
-            retained: Retained::default(),
+            retained: Retained::new(budget),
             attached: None,
             exit: None,
             timed_out: false,
             killed: false,
+            oom_kills,
         })
     }
 
@@ -163,7 +169,7 @@ impl Command {
     pub(crate) fn facts(&self) -> CommandFacts {
         CommandFacts {
             id: self.id,
-            arguments: clipped(&self.arguments),
+            arguments: self.arguments.clone(),
             process: self.leader.as_raw_nonzero().get(),
             age: micros(self.started.elapsed()),
             attached: self.attached.is_some(),
@@ -176,12 +182,16 @@ impl Command {
         Some(Ending { how, duration: micros(lived), timed_out: self.timed_out, killed: self.killed })
     }
 
-    /// Ended, and all that it printed was read.
+    /// Ended, and all that it printed was read; by the caller, if one is attached.
     pub(crate) fn is_over(&self) -> bool {
-        self.exit.is_some() && self.outputs.iter().all(|output| output.is_dry)
+        let is_told = self.attached.is_none() || self.retained.is_empty();
+        self.exit.is_some() && is_told && self.outputs.iter().all(|output| output.is_dry)
     }
 
-    pub(crate) fn has_exited(&mut self, how: How) {
+    /// `oom_kills`: see [`usage::oom_kills`]. A kill by init is none of the kernel's.
+    pub(crate) fn has_exited(&mut self, how: How, oom_kills: Option<u64>) {
+        let ran_out = oom_kills > self.oom_kills && self.oom_kills.is_some() && !self.timed_out && !self.killed;
+        let how = if ran_out { program::out_of_memory(how) } else { how };
         self.exit = Some((how, self.started.elapsed()));
         self.input = None;
     }
@@ -211,23 +221,37 @@ impl Command {
         }
     }
 
-    /// Whoever attaches first hears what was kept.
-    pub(crate) fn attach(&mut self, channel: &mut Channel) {
+    /// From now on, its output goes to this channel, after what was kept of it.
+    pub(crate) fn attach(&mut self, channel: &Channel) {
         self.attached = Some(channel.token());
-        self.retained.replay(channel);
     }
 
-    /// From now on, what it prints is kept; so is what was printed and cannot be told any more.
+    /// From now on, its output is kept; so is what was printed and can no longer be told.
     pub(crate) fn detach(&mut self, channel: &Channel) {
         self.attached = None;
-        for (kind, bytes) in channel.unsent_output() {
-            self.retained.keep(kind, bytes);
+        let unsent: Vec<_> = channel.unsent_output().collect();
+        for (kind, bytes) in unsent.into_iter().rev() {
+            self.retained.put_back(kind, bytes);
         }
         self.pump(None);
     }
 
-    /// Reads what the command has printed, for the channel if somebody listens, and else to be kept.
+    /// What its kept output takes in memory.
+    pub(crate) fn kept(&self) -> usize {
+        self.retained.size()
+    }
+
+    pub(crate) fn drop_oldest_kept(&mut self) {
+        self.retained.drop_oldest();
+    }
+
+    /// Reads what the command has printed, for the channel if there is one, and else to be kept.
     pub(crate) fn pump(&mut self, mut channel: Option<&mut Channel>) {
+        if let Some(channel) = channel.as_deref_mut()
+            && (channel.flush().is_err() || !self.retained.replay(channel))
+        {
+            return self.outputs.iter_mut().for_each(|output| output.from.set_interest(Interest::NONE));
+        }
         let has_exited = self.exit.is_some();
         let retained = &mut self.retained;
         self.outputs.retain_mut(|output| {
@@ -238,6 +262,10 @@ impl Command {
                 }
                 let filled = match channel.as_deref_mut() {
                     Some(channel) => {
+                        if !output.is_wide && channel.widen_pipe(WIDE_PIPE - PIPE) {
+                            let _ = fcntl_setpipe_size(&output.from, WIDE_PIPE);
+                            output.is_wide = true;
+                        }
                         let filled = channel.fill(output.kind, &output.from, usize::MAX);
                         let _ = channel.flush();
                         filled
@@ -246,8 +274,7 @@ impl Command {
                         let mut bytes = Vec::new();
                         let filled = read_some(&output.from, &mut bytes, 64 * 1024);
                         if !bytes.is_empty() {
-                            bytes.shrink_to_fit();
-                            retained.keep(output.kind, bytes);
+                            retained.keep(output.kind, &bytes);
                         }
                         filled
                     }
@@ -285,7 +312,7 @@ impl Command {
     }
 
     pub(crate) fn wants_input(&self) -> bool {
-        self.input.as_ref().is_none_or(|input| input.pending.len() < INPUT_FULL)
+        self.input.as_ref().is_none_or(|input| input.pending.is_empty())
     }
 
     pub(crate) fn push_input(&mut self) {
@@ -330,9 +357,7 @@ fn clipped(arguments: &[Bytes]) -> Vec<Bytes> {
 }
 
 fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
-    let (read, write) = pipe_with(PipeFlags::CLOEXEC)?;
-    let _ = fcntl_setpipe_size(&read, PIPE_SIZE);
-    Ok((read, write))
+    Ok(pipe_with(PipeFlags::CLOEXEC)?)
 }
 
 fn micros(duration: Duration) -> u64 {

@@ -2,21 +2,20 @@
 //!
 //! Nothing here waits: what is no regular file is not opened for reading, whoever is at its other end.
 
-use std::fs::{self, DirBuilder, File, Metadata, OpenOptions, Permissions, ReadDir};
+use std::ffi::CString;
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::OFlags;
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat, fstat, open, readlinkat, statat};
 use rustix::io::Errno;
 use sandbox_init::codec::Bytes;
+use sandbox_init::own_process;
 use sandbox_init::wire::{Entry, Event, Facts, FileKind, Kind};
 
 use crate::channel::{Channel, Filled};
-
-/// Told at once of a directory: so many bytes of names and targets, and one entry more.
-const BATCH: usize = 64 * 1024;
 
 /// What an entry takes beside those.
 const ENTRY: usize = 64;
@@ -28,27 +27,26 @@ pub(crate) fn path(bytes: &Bytes) -> &Path {
 }
 
 pub(crate) fn facts(at: &Bytes) -> io::Result<Facts> {
-    described(path(at), &fs::symlink_metadata(path(at))?)
+    let file = open(path(at), OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
+    own_process::refuse(&file)?;
+    Ok(described(&fstat(&file)?, || readlinkat(&file, "", Vec::new()))?)
 }
 
-fn described(at: &Path, metadata: &Metadata) -> io::Result<Facts> {
-    let kind = match metadata.file_type() {
-        kind if kind.is_file() => FileKind::File {},
-        kind if kind.is_dir() => FileKind::Directory {},
-        kind if kind.is_symlink() => FileKind::Link {},
-        _ => FileKind::Other {},
-    };
-    let target = match kind {
-        FileKind::Link {} => Some(Bytes(fs::read_link(at)?.into_os_string().into_vec())),
-        _ => None,
+/// `target`: where a symbolic link leads.
+fn described(stat: &Stat, target: impl FnOnce() -> rustix::io::Result<CString>) -> rustix::io::Result<Facts> {
+    let (kind, target) = match FileType::from_raw_mode(stat.st_mode) {
+        FileType::RegularFile => (FileKind::File {}, None),
+        FileType::Directory => (FileKind::Directory {}, None),
+        FileType::Symlink => (FileKind::Link {}, Some(Bytes(target()?.into_bytes()))),
+        _ => (FileKind::Other {}, None),
     };
     Ok(Facts {
         kind,
-        size: metadata.len(),
-        mode: metadata.mode() & PERMISSIONS,
-        user: metadata.uid(),
-        group: metadata.gid(),
-        modified: metadata.mtime().saturating_mul(1_000_000_000).saturating_add(metadata.mtime_nsec()),
+        size: u64::try_from(stat.st_size).unwrap_or(0),
+        mode: stat.st_mode & PERMISSIONS,
+        user: stat.st_uid,
+        group: stat.st_gid,
+        modified: stat.st_mtime.saturating_mul(1_000_000_000).saturating_add(stat.st_mtime_nsec as i64),
         target,
     })
 }
@@ -59,19 +57,18 @@ pub(crate) fn identity(at: &Bytes) -> io::Result<(u64, u64)> {
 }
 
 pub(crate) fn make_directory(at: &Bytes, mode: Option<u32>, parents: bool) -> io::Result<()> {
+    own_process::refuse_in_parent(path(at))?;
     DirBuilder::new().recursive(parents).mode(mode.unwrap_or(0o755) & PERMISSIONS).create(path(at))
 }
 
 pub(crate) fn make_link(at: &Bytes, target: &Bytes) -> io::Result<()> {
+    own_process::refuse_in_parent(path(at))?;
     std::os::unix::fs::symlink(path(target), path(at))
-}
-
-pub(crate) fn rename(from: &Bytes, to: &Bytes) -> io::Result<()> {
-    fs::rename(path(from), path(to))
 }
 
 pub(crate) fn remove(at: &Bytes, recursive: bool) -> io::Result<()> {
     let at = path(at);
+    own_process::refuse_in_parent(at)?;
     match (fs::symlink_metadata(at)?.is_dir(), recursive) {
         (true, true) => fs::remove_dir_all(at),
         (true, false) => fs::remove_dir(at),
@@ -90,17 +87,17 @@ impl Reading {
     pub(crate) fn open(at: &Bytes, offset: u64, length: u64) -> io::Result<(Facts, Self)> {
         let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits() as i32;
         let mut file = OpenOptions::new().read(true).custom_flags(flags).open(path(at))?;
-        let metadata = file.metadata()?;
-        if metadata.is_dir() {
-            return Err(Errno::ISDIR.into());
-        }
-        if !metadata.is_file() {
-            return Err(io::Error::other("it is not a regular file"));
+        own_process::refuse(&file)?;
+        let stat = fstat(&file)?;
+        match FileType::from_raw_mode(stat.st_mode) {
+            FileType::RegularFile => {}
+            FileType::Directory => return Err(Errno::ISDIR.into()),
+            _ => return Err(io::Error::other("it is not a regular file")),
         }
         if offset > 0 {
             file.seek(SeekFrom::Start(offset))?;
         }
-        Ok((described(path(at), &metadata)?, Self { file, left: length }))
+        Ok((described(&stat, || Err(Errno::INVAL))?, Self { file, left: length }))
     }
 
     /// Whether there is more.
@@ -121,32 +118,40 @@ impl Reading {
 /// A directory on its way to the service.
 #[derive(Debug)]
 pub(crate) struct Listing {
-    entries: ReadDir,
+    directory: Dir,
 }
 
 impl Listing {
     pub(crate) fn open(at: &Bytes) -> io::Result<Self> {
-        Ok(Self { entries: fs::read_dir(path(at))? })
+        let directory = open(path(at), OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+        own_process::refuse(&directory)?;
+        Ok(Self { directory: Dir::new(directory)? })
     }
 
     pub(crate) fn advance(&mut self, channel: &mut Channel) -> io::Result<bool> {
         let (mut entries, mut size) = (Vec::new(), 0);
         let mut more = true;
-        while size < BATCH {
-            let Some(entry) = self.entries.next().transpose()? else {
+        while size < channel.chunk() {
+            let Some(entry) = self.directory.next().transpose()? else {
                 more = false;
                 break;
             };
-            let described = entry.metadata().and_then(|metadata| described(&entry.path(), &metadata));
+            let name = entry.file_name();
+            if matches!(name.to_bytes(), b"." | b"..") {
+                continue;
+            }
+            let directory = self.directory.fd()?;
+            let described = statat(directory, name, AtFlags::SYMLINK_NOFOLLOW)
+                .and_then(|stat| described(&stat, || readlinkat(directory, name, Vec::new())));
             match described {
                 Ok(facts) => {
-                    let name = Bytes(entry.file_name().into_vec());
+                    let name = Bytes(name.to_bytes().to_vec());
                     size += ENTRY + name.0.len() + facts.target.as_ref().map_or(0, |target| target.0.len());
                     entries.push(Entry { name, facts });
                 }
                 // Gone since.
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                Err(error) => return Err(error),
+                Err(Errno::NOENT) => {}
+                Err(error) => return Err(error.into()),
             }
         }
         channel.send(Kind::Event, &Event::Entries { entries });
@@ -166,6 +171,7 @@ pub(crate) struct Writing {
 impl Writing {
     pub(crate) fn open(at: &Bytes, mode: Option<u32>, parents: bool) -> io::Result<Self> {
         let target = through_links(path(at))?;
+        own_process::refuse_in_parent(&target)?;
         let name = target.file_name().ok_or(Errno::INVAL)?;
         let directory = target.parent().ok_or(Errno::INVAL)?;
         if parents && !directory.as_os_str().is_empty() {

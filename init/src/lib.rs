@@ -6,6 +6,7 @@
 //! whoever is too fast.
 
 pub mod codec;
+pub mod own_process;
 pub mod tar;
 pub mod tree;
 pub mod wire;

@@ -8,11 +8,13 @@
 //! is trusted; everything else in the sandbox is not, and can neither read this process nor, as it is the first, kill it.
 
 mod attendant;
+mod budget;
 mod channel;
 mod command;
 mod conversation;
 mod files;
 mod link;
+mod moving;
 mod poll;
 mod program;
 mod retained;
@@ -26,14 +28,19 @@ use std::process::ExitCode;
 
 use program::Program;
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
+use sandbox_init::own_process;
 use sandbox_init::wire::{SECRET_VARIABLE, SOCKET_VARIABLE, WAIT_VARIABLE};
 
 fn main() -> ExitCode {
-    // Nobody in the sandbox reads the secret or the descriptors of this process, or traces it.
+    let address = link::Address::from_environment();
+    if let Err(error) = own_process::wipe_variable(SECRET_VARIABLE) {
+        eprintln!("sandbox-init: the secret stays in the environment of this process: {error}");
+    }
+    // No other process of the sandbox reads the memory or the descriptors of this process, or traces it.
     let _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);
     let waits = std::env::var_os(WAIT_VARIABLE).is_some();
     let program = Program::new(std::env::args_os().skip(1).collect(), waits);
-    match attendant::run(link::Address::from_environment(), program) {
+    match attendant::run(address, program) {
         Ok(code) => code,
         Err(error) => {
             eprintln!("sandbox-init: {error}");

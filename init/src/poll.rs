@@ -23,7 +23,10 @@ impl Poll {
 
     pub(crate) fn watch(&mut self, fd: OwnedFd, interest: Interest) -> io::Result<Watched> {
         self.last += 1;
-        epoll::add(&*self.epoll, &fd, EventData::new_u64(self.last), interest.flags())?;
+        // Without interest, it is not in there; see `set_interest`.
+        if interest != Interest::NONE {
+            epoll::add(&*self.epoll, &fd, EventData::new_u64(self.last), interest.flags())?;
+        }
         Ok(Watched { fd, token: self.last, interest, epoll: self.epoll.clone() })
     }
 

@@ -75,6 +75,14 @@ impl Program {
         Ok(())
     }
 
+    /// Ends the wait, and changes nothing else.
+    pub(crate) fn begin(&mut self) -> Result<(), InitError> {
+        if !std::mem::replace(&mut self.waits, false) {
+            return Err(InitError::System(Errno::EXIST.into()));
+        }
+        self.start()
+    }
+
     /// Ends the wait. It is over also if the program does not start, for the sandbox is somebody's by now.
     pub(crate) fn bind(&mut self, environment: Vec<(OsString, OsString)>) -> Result<(), InitError> {
         if !std::mem::replace(&mut self.waits, false) {
@@ -100,11 +108,25 @@ pub(crate) fn how(status: WaitStatus) -> How {
     }
 }
 
+/// What a shell exits with after the command that it waited for was killed.
+const KILLED: i32 = 128 + Signal::KILL.as_raw();
+
+/// The same end, if the kernel has killed a process of the sandbox for want of memory while it ran.
+pub(crate) fn out_of_memory(how: How) -> How {
+    match how {
+        How::Signal { signal } if signal == Signal::KILL.as_raw() => How::OutOfMemory {},
+        How::Code { code: KILLED } => How::CodeOutOfMemory { code: KILLED },
+        other => other,
+    }
+}
+
 /// What this process exits with after its program ended so.
 pub(crate) fn exit_code(how: &How) -> ExitCode {
     ExitCode::from(match how {
         How::Code { code } => *code as u8,
         How::Signal { signal } => 128 + *signal as u8,
+        How::OutOfMemory {} => KILLED as u8,
+        How::CodeOutOfMemory { code } => *code as u8,
     })
 }
 

@@ -9,8 +9,8 @@ use sandbox_init::wire::{Event, Kind};
 use crate::channel::Channel;
 use crate::files::path;
 
-/// Sent at once; what many small files amount to is put together.
-const CHUNK: usize = 128 * 1024;
+/// What an open directory takes while it is read.
+const LEVEL: usize = 10 * 1024;
 
 /// Looked at for one chunk at most, so that a directory of nothing but sockets does not take all of a turn.
 const ENTRIES: usize = 256;
@@ -23,11 +23,18 @@ pub(crate) fn unpacking(at: &Bytes, parents: bool) -> io::Result<Unpacking> {
     Unpacking::open(path(at), parents)
 }
 
+/// What the open directories take beside the buffers of the stream.
+pub(crate) fn held(packing: &Packing) -> usize {
+    packing.depth() * LEVEL
+}
+
+/// Sends what comes next. What many small files amount to is put together.
 pub(crate) fn advance(packing: &mut Packing, channel: &mut Channel) -> Result<Option<Totals>, TreeError> {
+    let size = channel.chunk();
     let mut chunk = Vec::new();
     let mut totals = None;
     for _ in 0..ENTRIES {
-        let Some(room) = CHUNK.checked_sub(chunk.len()).filter(|room| *room > 0) else { break };
+        let Some(room) = size.checked_sub(chunk.len()).filter(|room| *room > 0) else { break };
         totals = packing.advance(&mut chunk, room)?;
         if totals.is_some() {
             break;

@@ -19,6 +19,16 @@ pub(crate) fn usage() -> Usage {
     of(Path::new("/sys/fs/cgroup"), Path::new("/proc/net/dev"))
 }
 
+/// How many processes of the sandbox the kernel has killed because its memory limit was reached.
+pub(crate) fn oom_kills() -> Option<u64> {
+    oom_kills_of(Path::new("/sys/fs/cgroup"))
+}
+
+fn oom_kills_of(group: &Path) -> Option<u64> {
+    let events = text(&group.join("memory.events")).or_else(|| text(&group.join("memory/memory.oom_control")));
+    field(&events?, "oom_kill")
+}
+
 fn of(group: &Path, network: &Path) -> Usage {
     let usage = if group.join("cgroup.controllers").exists() { second(group) } else { first(group) };
     let [received, sent] = text(network).map(|table| traffic(&table)).unwrap_or_default();
@@ -159,6 +169,15 @@ mod tests {
             ..Usage::default()
         };
         assert_eq!(usage, expected);
+    }
+
+    #[test]
+    fn kills_for_want_of_memory_are_counted_by_both_versions() {
+        let kills = |name, content| oom_kills_of(directory(&[(name, content)]).path());
+        assert_eq!(kills("memory.events", "low 0\noom 3\noom_kill 2\noom_group_kill 0\n"), Some(2));
+        let first = "oom_kill_disable 0\nunder_oom 0\noom_kill 5\n";
+        assert_eq!(kills("memory/memory.oom_control", first), Some(5));
+        assert_eq!(kills("memory/memory.oom_control", "oom_kill_disable 0\n"), None, "of an old kernel");
     }
 
     #[test]

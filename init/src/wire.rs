@@ -13,10 +13,13 @@
 //! | `WriteTree` | `Data`… (an archive), `End` | `Event::Tree` |
 //! | `Commands` | | `Event::Commands` |
 //! | `Usage` | | `Event::Usage` |
+//! | `Await` | | `Event::Done`, once the command has ended |
 //! | the others | | `Event::Done` or `Event::Facts` |
 //!
 //! Instead of any of its messages init may say `Event::Failed`, which ends the conversation. A `Run` whose conversation
-//! is closed by the service goes on; it can be attached to again.
+//! is closed by the service goes on; it can be attached to again. A `Run` that is closed before init has begun with it is
+//! never started. A service that gives up while it waits for `Event::Started` sends `Control::Kill` before it closes the
+//! conversation, for the case that init has just begun.
 
 use crate::codec::{Bytes, Malformed, Value};
 use crate::messages;
@@ -120,7 +123,7 @@ messages! {
         pub terminal: Option<Size>,
         /// Whether standard input follows. If not, it is empty.
         pub input: bool,
-        /// Nobody waits for it: the conversation ends once it has started.
+        /// Nobody waits for it: the service ends the conversation once it has started.
         pub detached: bool,
     }
 
@@ -160,6 +163,11 @@ messages! {
         Waiting {} = 18,
         /// Whether the directory at this path is that one; it is an error if it is not.
         Mounted { path: Bytes, device: u64, inode: u64, } = 19,
+        /// Answered when the command has ended.
+        Await { id: u64, } = 21,
+        /// To an init that waits: starts the program as if there had been no wait. A program that cannot be started ends
+        /// init, with the exit code of a shell.
+        Begin {} = 20,
     }
 
     /// From the service, to a command that is attached.
@@ -215,6 +223,10 @@ messages! {
     pub enum How {
         Code { code: i32, } = 1,
         Signal { signal: i32, } = 2,
+        /// By the kernel, which found no memory within the sandbox's limit: with `SIGKILL`.
+        OutOfMemory {} = 3,
+        /// With this code, as a shell does after the kernel has killed what it ran for want of memory.
+        CodeOutOfMemory { code: i32, } = 4,
     }
 
     pub struct Failure {

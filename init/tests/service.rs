@@ -15,6 +15,8 @@ use sandbox_init::wire::{
     WAIT_VARIABLE,
 };
 
+const PROGRAM: &str = env!("CARGO_BIN_EXE_sandbox-init");
+
 struct Init {
     process: Child,
     listener: UnixListener,
@@ -24,23 +26,23 @@ struct Init {
 
 impl Init {
     fn with_program(program: &[&str]) -> Self {
-        Self::started(program, |_| ())
+        let mut command = Command::new(PROGRAM);
+        command.args(program);
+        Self::started(command)
     }
 
     /// One that starts nothing before it is bound.
     fn waiting(program: &[&str]) -> Self {
-        Self::started(program, |command| {
-            command.env(WAIT_VARIABLE, "1");
-        })
+        let mut command = Command::new(PROGRAM);
+        command.args(program).env(WAIT_VARIABLE, "1");
+        Self::started(command)
     }
 
-    fn started(program: &[&str], change: impl FnOnce(&mut Command)) -> Self {
+    fn started(mut command: Command) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let socket = directory.path().join("socket");
         let listener = UnixListener::bind(&socket).unwrap();
-        let mut command = Command::new(env!("CARGO_BIN_EXE_sandbox-init"));
-        command.args(program).env(SECRET_VARIABLE, "ab".repeat(32)).env(SOCKET_VARIABLE, &socket);
-        change(&mut command);
+        command.env(SECRET_VARIABLE, "ab".repeat(32)).env(SOCKET_VARIABLE, &socket);
         let process = command.stdout(Stdio::piped()).spawn().unwrap();
         let link = accept(&listener);
         Self { process, listener, link, directory }
@@ -158,6 +160,11 @@ impl Conversation {
         let (kind, payload) = frame(&mut self.socket).unwrap();
         assert_eq!(kind, Kind::Event);
         decode(&payload).unwrap()
+    }
+
+    /// Of a command that runs detached.
+    fn started(mut self) {
+        assert!(matches!(self.event(), Event::Started { .. }));
     }
 
     fn until_closed(mut self) -> Told {
@@ -289,8 +296,7 @@ fn a_command_outlives_the_service_and_is_known_to_the_next_one() {
 #[test]
 fn a_detached_command_is_asked_for_later() {
     let init = Init::new();
-    let told = init.run(5, |run| run.detached = true, &["sh", "-c", "echo done; exit 4"]).until_closed();
-    assert_eq!(told.events, [Event::Started { id: 5 }]);
+    init.run(5, |run| run.detached = true, &["sh", "-c", "echo done; exit 4"]).started();
     eventually(|| match init.ask(Request::Commands {}).event() {
         Event::Commands { commands } => commands[0].ending.is_some(),
         other => panic!("{other:?}"),
@@ -308,6 +314,229 @@ fn a_listener_that_does_not_read_holds_its_command_back_and_nobody_else() {
     assert_eq!(init.shell(2, "echo quick").until_closed().stdout, b"quick\n");
     let told = slow.until_closed();
     assert_eq!((told.stdout.len(), &told.stderr[..]), (100_000_000, &b"end\n"[..]));
+}
+
+/// In bytes.
+fn memory_of(process: &Child) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", process.id())).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
+}
+
+#[test]
+fn streams_that_are_not_read_hold_a_few_kilobytes_each() {
+    const STREAMS: u64 = 400;
+    let init = Init::new();
+    let content = vec![7; 4 << 20];
+    std::fs::write(init.directory.path().join("large"), &content).unwrap();
+    let before = memory_of(&init.process);
+    let read = |_| init.ask(Request::Read { path: init.path("large"), offset: 0, length: u64::MAX });
+    let mut unread: Vec<Conversation> = (0..STREAMS).map(read).collect();
+    let tree = init.ask(Request::ReadTree { path: init.path("") });
+    let output = init.shell(1, "yes");
+    // Requests are dealt with in turn: by now, each of them has sent what its socket takes.
+    assert_eq!(init.shell(2, "exit 3").until_closed().how(), How::Code { code: 3 });
+    let held = unread.iter().chain([&tree, &output]).map(|it| rustix::io::ioctl_fionread(&it.socket).unwrap());
+    let held: Vec<u64> = held.collect();
+    assert!(held.iter().all(|bytes| (1..=16 << 10).contains(bytes)), "{held:?}");
+    let grown = memory_of(&init.process).saturating_sub(before);
+    assert!(grown < STREAMS * (16 << 10), "init takes {grown} bytes for {STREAMS} streams");
+    // They go on as soon as they are read.
+    assert_eq!(unread.pop().unwrap().until_closed().data, content);
+}
+
+#[test]
+fn a_stream_beyond_the_budget_is_refused_and_commands_go_on() {
+    // So few that 8 streams may be open.
+    let mut command = Command::new("sh");
+    command.args(["-c", "ulimit -n 150; exec \"$0\"", PROGRAM]);
+    let init = Init::started(command);
+    std::fs::write(init.directory.path().join("large"), vec![7; 1 << 20]).unwrap();
+    let read = |_| init.ask(Request::Read { path: init.path("large"), offset: 0, length: u64::MAX });
+    let mut streams: Vec<Conversation> = (0..8).map(read).collect();
+    let refused = read(8).until_closed().failure();
+    assert_eq!(refused.0, rustix::io::Errno::NOBUFS.raw_os_error(), "{}", refused.1);
+    assert_eq!(init.shell(1, "exit 3").until_closed().how(), How::Code { code: 3 });
+    streams.pop();
+    eventually(|| !matches!(read(9).event(), Event::Failed { .. }));
+}
+
+#[test]
+fn what_is_kept_of_many_commands_is_bounded_in_total() {
+    const COMMANDS: u64 = 40;
+    let init = Init::new();
+    let line = "head -c 2000000 /dev/zero | tr '\\0' a";
+    for id in 0..COMMANDS {
+        init.run(id, |run| run.detached = true, &["sh", "-c", line]).started();
+    }
+    eventually(|| match init.ask(Request::Commands {}).event() {
+        Event::Commands { commands } => commands.iter().all(|command| command.ending.is_some()),
+        other => panic!("{other:?}"),
+    });
+    let mut kept = 0;
+    for id in 0..COMMANDS {
+        let told = init.ask(Request::Attach { id }).until_closed();
+        let missed: u64 = told.events.iter().map(|it| if let Event::Missed { bytes } = it { *bytes } else { 0 }).sum();
+        assert_eq!(missed + told.stdout.len() as u64, 2_000_000);
+        assert!(!told.stdout.is_empty(), "each keeps its share");
+        kept += told.stdout.len();
+    }
+    assert!(kept <= 16 << 20, "{kept} bytes of all commands");
+}
+
+#[test]
+fn a_command_that_was_given_up_before_it_began_never_starts() {
+    let init = Init::new();
+    let pid = rustix::process::Pid::from_child(&init.process);
+    let signal = |signal| rustix::process::kill_process(pid, signal).unwrap();
+    for (id, detached) in [(1, false), (2, true)] {
+        let mark = init.directory.path().join(format!("began-{id}"));
+        signal(rustix::process::Signal::STOP);
+        let mut given_up = init.run(id, |run| run.detached = detached, &["touch", mark.to_str().unwrap()]);
+        given_up.send(Kind::Control, &Control::Kill {});
+        drop(given_up);
+        signal(rustix::process::Signal::CONT);
+        assert_eq!(init.shell(id + 10, "sleep 0.2").until_closed().how(), How::Code { code: 0 });
+        assert!(!mark.exists(), "it was started after the service had given up on it");
+    }
+}
+
+#[test]
+fn a_command_that_was_given_up_when_it_had_just_begun_is_killed() {
+    let init = Init::new();
+    for (id, detached) in [(1, false), (2, true)] {
+        let mut given_up = init.run(id, |run| run.detached = detached, &["sleep", "1000"]);
+        // It has begun, and the service has not read so.
+        eventually(|| rustix::io::ioctl_fionread(&given_up.socket).unwrap() > 0);
+        given_up.send(Kind::Control, &Control::Kill {});
+        drop(given_up);
+        eventually(|| match init.ask(Request::Commands {}).event() {
+            Event::Commands { commands } => commands.iter().all(|command| command.ending.is_some()),
+            other => panic!("{other:?}"),
+        });
+    }
+}
+
+#[test]
+fn the_secret_is_not_in_the_environment_after_the_start() {
+    let init = Init::new();
+    let environment = std::fs::read(format!("/proc/{}/environ", init.process.id())).unwrap();
+    let environment = String::from_utf8_lossy(&environment).into_owned();
+    assert!(environment.contains(SOCKET_VARIABLE) && !environment.contains("abab"), "{environment}");
+}
+
+/// Init with a second proc file system, and with its own directory and one of its files mounted elsewhere.
+fn with_mounts() -> (Init, tempfile::TempDir) {
+    let place = tempfile::tempdir().unwrap();
+    let script = "cd \"$1\" && mkdir second own task && touch file && mount -t proc proc second && \
+        mount --bind /proc/$$ own && mount --bind /proc/$$/task task && mount --bind /proc/$$/environ file && exec \"$0\"";
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-c", script, PROGRAM]).arg(place.path());
+    (Init::started(command), place)
+}
+
+#[test]
+fn no_path_leads_into_inits_own_process() {
+    let (init, place) = with_mounts();
+    let pid = init.process.id();
+    let place = place.path().to_str().unwrap();
+    let other = init.shell(1, "echo $$; sleep 1000");
+    let other = {
+        let mut other = other;
+        other.event();
+        frame(&mut other.socket).unwrap().1
+    };
+    let other = String::from_utf8(other).unwrap().trim().to_owned();
+    for (name, target) in [("link", "/proc/self/environ"), ("task", "/proc/thread-self"), ("mem", "/proc/self/mem")] {
+        std::os::unix::fs::symlink(target, init.directory.path().join(name)).unwrap();
+    }
+    let linked = |name: &str| init.directory.path().join(name).to_str().unwrap().to_owned();
+    let access = rustix::io::Errno::ACCESS.raw_os_error();
+    let read = |path: &str| init.ask(Request::Read { path: path.into(), offset: 0, length: 100 }).until_closed();
+    for path in [
+        "/proc/self/environ".to_owned(),
+        "/proc/self/mem".to_owned(),
+        "/proc/self/fdinfo/0".to_owned(),
+        "/proc/thread-self/environ".to_owned(),
+        format!("/proc/{pid}/environ"),
+        format!("/proc/{pid}/task/{pid}/environ"),
+        format!("/proc/{other}/../{pid}/environ"),
+        format!("/proc/{other}/root/proc/{pid}/environ"),
+        linked("link"),
+        linked("task/environ"),
+        linked("mem"),
+        format!("{place}/second/self/environ"),
+        format!("{place}/second/{pid}/environ"),
+        format!("{place}/own/environ"),
+        format!("{place}/task/{pid}/environ"),
+        format!("{place}/file"),
+    ] {
+        assert_eq!(read(&path).failure().0, access, "{path}");
+    }
+    let own = |name: &str| Bytes::from(format!("/proc/self/{name}"));
+    for request in [
+        Request::Facts { path: own("environ") },
+        Request::Facts { path: own("exe") },
+        Request::ReadDirectory { path: own("fd") },
+        Request::ReadDirectory { path: format!("{place}/own").into() },
+        Request::ReadTree { path: own("") },
+        Request::ReadTree { path: format!("{place}/task").into() },
+        Request::WriteTree { path: own("task"), parents: false },
+        Request::Write { path: own("oom_score_adj"), mode: None, parents: false },
+        Request::Move { from: own("environ"), to: init.path("moved") },
+        Request::Move { from: init.path("link"), to: own("moved") },
+        Request::Remove { path: own("environ"), recursive: false },
+        Request::MakeDirectory { path: own("made"), mode: None, parents: false },
+        Request::MakeLink { path: own("made"), target: "/".into() },
+    ] {
+        let told = init.ask(request.clone()).until_closed();
+        assert_eq!(told.failure().0, access, "{request:?}");
+    }
+    // A tree that such a directory is in comes without it.
+    let told = init.ask(Request::ReadTree { path: place.into() });
+    let told = told.until_closed();
+    assert!(!told.data.windows(SOCKET_VARIABLE.len()).any(|window| window == SOCKET_VARIABLE.as_bytes()));
+    // The rest of a proc file system is as readable as it is to other processes.
+    for path in ["/proc/meminfo".to_owned(), format!("/proc/{other}/status"), format!("{place}/second/meminfo")] {
+        assert_eq!(read(&path).data.len(), 100, "{path}");
+    }
+    assert!(matches!(init.ask(Request::Facts { path: "/proc/self".into() }).event(), Event::Facts { .. }));
+    init.ask(Request::Kill { id: 1 }).until_closed();
+}
+
+#[test]
+fn the_end_of_a_command_is_told_to_those_who_await_it() {
+    let init = Init::new();
+    let go_on = init.directory.path().join("go-on");
+    let line = format!("while ! test -e {}; do sleep 0.01; done", go_on.display());
+    init.run(1, |run| run.detached = true, &["sh", "-c", &line]).started();
+    let mut awaiting: Vec<Conversation> = (0..2).map(|_| init.ask(Request::Await { id: 1 })).collect();
+    assert_eq!(init.shell(2, "exit 3").until_closed().how(), How::Code { code: 3 });
+    for it in &awaiting {
+        assert_eq!(rustix::io::ioctl_fionread(&it.socket).unwrap(), 0, "it still runs");
+    }
+    std::fs::write(go_on, "").unwrap();
+    for it in &mut awaiting {
+        assert_eq!(it.event(), Event::Done {});
+    }
+    assert_eq!(init.ask(Request::Await { id: 1 }).event(), Event::Done {}, "it has ended already");
+    let unknown = init.ask(Request::Await { id: 9 }).until_closed();
+    assert_eq!(unknown.failure().0, rustix::io::Errno::SRCH.raw_os_error());
+}
+
+#[test]
+fn standard_input_longer_than_a_pipe_arrives_whole_however_slowly_it_is_read() {
+    let init = Init::new();
+    for line in ["sleep 0.1; wc -c", "dd bs=1000 2>/dev/null | wc -c"] {
+        let mut conversation = init.run(line.len() as u64, |run| run.input = true, &["sh", "-c", line]);
+        for _ in 0..10 {
+            conversation.send_data(Kind::Data, &vec![b'x'; wire::MAX_PAYLOAD]);
+        }
+        conversation.send_data(Kind::Data, b"");
+        conversation.send_data(Kind::End, b"");
+        let told = conversation.until_closed();
+        assert_eq!(String::from_utf8_lossy(&told.stdout).trim(), (10 * wire::MAX_PAYLOAD).to_string());
+    }
 }
 
 #[test]
@@ -390,7 +619,7 @@ fn what_is_told_at_once_fits_into_a_frame_however_long_the_names() {
 
     let long = "y".repeat(100_000);
     for id in 0..10 {
-        init.run(id, |run| run.detached = true, &["sh", "-c", "sleep 1000", &long]).until_closed();
+        init.run(id, |run| run.detached = true, &["sh", "-c", "sleep 1000", &long]).started();
     }
     match init.ask(Request::Commands {}).event() {
         Event::Commands { commands } => {
@@ -492,4 +721,23 @@ fn a_program_that_cannot_be_started_is_told_to_whoever_binds() {
     let init = Init::waiting(&["/no/such/program"]);
     let told = init.ask(Request::Bind { environment: vec![] }).until_closed();
     assert_eq!(told.failure().0, rustix::io::Errno::NOENT.raw_os_error());
+}
+
+#[test]
+fn an_init_that_waits_can_begin_as_if_it_had_not_waited() {
+    let mut init = Init::waiting(&["sh", "-c", "echo begun; exec sleep 100"]);
+    assert_eq!(init.ask(Request::Begin {}).event(), Event::Done {});
+    let mut said = [0; 6];
+    init.process.stdout.as_mut().unwrap().read_exact(&mut said).unwrap();
+    assert_eq!(&said, b"begun\n");
+    let again = init.ask(Request::Begin {}).until_closed();
+    assert_eq!(again.failure().0, rustix::io::Errno::EXIST.raw_os_error());
+}
+
+#[test]
+fn an_init_that_cannot_begin_ends_as_a_shell_would() {
+    let mut init = Init::waiting(&["/no/such/program"]);
+    let told = init.ask(Request::Begin {}).until_closed();
+    assert_eq!(told.failure().0, rustix::io::Errno::NOENT.raw_os_error());
+    assert_eq!(init.process.wait().unwrap().code(), Some(127));
 }

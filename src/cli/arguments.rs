@@ -1,13 +1,13 @@
 //! What can be typed.
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand};
-use serde_json::{Map, Value, json};
+use clap::{Parser, Subcommand};
 
 use super::DEFAULT_SOCKET;
+use super::create::Create;
+use super::filter::Filter;
 use super::images::ImageCommand;
 use super::inside::Inside;
 
@@ -22,7 +22,10 @@ Exit codes:
 exec, shell and attach exit as the command does; see their help.
 
 With --json, the result is printed as the service sent it, and an error is
-printed to standard error as a JSON object with code, message and data.";
+printed to standard error as a JSON object with code, message and data.
+
+CHAT is the chat's id, or the beginning of it if only one sandbox's chat begins
+like that.";
 
 const GLOBAL: &str = "Global options";
 
@@ -38,8 +41,32 @@ pub struct Arguments {
     #[arg(long, global = true, help_heading = GLOBAL)]
     pub(super) json: bool,
 
+    /// Print tables with all columns, however narrow the terminal is
+    #[arg(long, global = true, help_heading = GLOBAL)]
+    pub(super) wide: bool,
+
+    /// Wait for the service to be there, at most this long, such as 10s
+    #[arg(long, global = true, value_name = "DURATION", value_parser = duration, help_heading = GLOBAL)]
+    pub(super) wait: Option<Duration>,
+
     #[command(subcommand)]
     pub(super) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Pools {
+    /// Remove what is free, and keep nothing started until the service restarts or the pools are filled again
+    Drain {
+        /// Of this profile alone
+        #[arg(value_name = "PROFILE")]
+        profile: Option<String>,
+    },
+    /// Keep as much started as ever
+    Fill {
+        /// Of this profile alone
+        #[arg(value_name = "PROFILE")]
+        profile: Option<String>,
+    },
 }
 
 #[derive(Debug, Subcommand)]
@@ -62,6 +89,8 @@ pub(super) enum Command {
         /// All of them
         #[arg(long)]
         all: bool,
+        #[command(flatten)]
+        filter: Filter,
     },
     /// Let the sandbox of a chat live for longer
     Renew {
@@ -126,19 +155,33 @@ pub(super) enum Command {
         #[arg(long)]
         all: bool,
     },
-    /// Remove the sandbox of a chat
+    /// Remove the sandbox of a chat, or many
     Delete {
-        #[arg(value_name = "CHAT")]
-        chat: String,
+        #[arg(value_name = "CHAT", required_unless_present = "all", conflicts_with_all = ["all", "Filter"])]
+        chat: Option<String>,
+        /// Those of all chats, or of those that the options below choose
+        #[arg(long)]
+        all: bool,
+        /// Do not ask before all are removed
+        #[arg(long, short, requires = "all")]
+        yes: bool,
+        #[command(flatten)]
+        filter: Filter,
         /// Keep it as a snapshot first; it stays if that fails
         #[arg(long, conflicts_with = "no_snapshot")]
         snapshot: bool,
         /// Do not keep it, whatever its profile says
         #[arg(long)]
         no_snapshot: bool,
+        /// Remove the chat's directory as well, and with it all that its sandboxes have kept there
+        #[arg(long)]
+        purge: bool,
     },
-    /// Show what is kept started for chats to come
-    Pools,
+    /// Show what is kept started for chats to come, or drain it
+    Pools {
+        #[command(subcommand)]
+        command: Option<Pools>,
+    },
     /// Say that a sandbox will be wanted soon, so that it is started ahead
     Hint {
         /// Of this profile; the default profile unless given
@@ -184,74 +227,6 @@ pub(super) enum Snapshots {
     },
 }
 
-#[derive(Debug, Args)]
-pub(super) struct Create {
-    /// A UUID
-    #[arg(long, value_name = "UUID")]
-    chat_id: String,
-
-    /// The agent that works in the sandbox
-    #[arg(long, value_name = "ID")]
-    agent_id: String,
-
-    /// The workspace that the chat is of, a UUID
-    #[arg(long, value_name = "UUID")]
-    workspace: Option<String>,
-
-    /// A directory on the host, writable in the sandbox
-    #[arg(long, value_name = "PATH")]
-    volume: String,
-
-    /// What the sandbox is made of; the default profile unless given
-    #[arg(long, value_name = "NAME")]
-    profile: Option<String>,
-
-    /// Begin with a snapshot instead of the profile's image
-    #[arg(long, value_name = "ID")]
-    snapshot: Option<String>,
-
-    /// A variable of the sandbox's environment; without a value, the one it has here
-    #[arg(long, value_name = "NAME[=VALUE]", value_parser = variable)]
-    env: Vec<(String, String)>,
-
-    /// How long the sandbox lives at most, such as 5m
-    #[arg(long, value_name = "DURATION", value_parser = duration)]
-    ttl: Option<Duration>,
-
-    /// How long the sandbox lives unused, such as 2h
-    #[arg(long, value_name = "DURATION", value_parser = duration)]
-    idle_timeout: Option<Duration>,
-}
-
-impl Create {
-    /// Without what was not given: the defaults are the service's.
-    pub(super) fn params(&self) -> Value {
-        let mut params = Map::new();
-        params.insert("chat_id".into(), json!(self.chat_id));
-        params.insert("agent_id".into(), json!(self.agent_id));
-        params.insert("volume_host_path".into(), json!(self.volume));
-        if let Some(workspace) = &self.workspace {
-            params.insert("workspace_id".into(), json!(workspace));
-        }
-        if let Some(profile) = &self.profile {
-            params.insert("profile".into(), json!(profile));
-        }
-        if let Some(snapshot) = &self.snapshot {
-            params.insert("snapshot_id".into(), json!(snapshot));
-        }
-        if !self.env.is_empty() {
-            let env: BTreeMap<_, _> = self.env.iter().cloned().collect();
-            params.insert("env".into(), json!(env));
-        }
-        for (name, duration) in [("ttl", self.ttl), ("idle_timeout", self.idle_timeout)] {
-            if let Some(duration) = duration {
-                params.insert(name.into(), json!(duration.as_secs_f64()));
-            }
-        }
-        params.into()
-    }
-}
-
 pub(super) fn variable(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((name, value)) => Ok((name.to_owned(), value.to_owned())),
@@ -270,17 +245,36 @@ pub(super) fn duration(text: &str) -> Result<Duration, String> {
     }
 }
 
+impl Command {
+    /// The chats that were named, each by its id or the beginning of it.
+    pub(super) fn chats(&mut self) -> Vec<&mut String> {
+        match self {
+            Command::Get { chat }
+            | Command::Renew { chat, .. }
+            | Command::Touch { chat }
+            | Command::Pause { chat }
+            | Command::Resume { chat }
+            | Command::Lease { chat, .. }
+            | Command::Release { chat, .. }
+            | Command::Snapshot { chat, .. } => vec![chat],
+            Command::Delete { chat, .. } | Command::Snapshots { chat, .. } | Command::Events { chat, .. } => {
+                chat.iter_mut().collect()
+            }
+            Command::Inside(inside) => inside.chats(),
+            // A create and a hint name a chat that need not have a sandbox yet.
+            Command::Create(_) | Command::Hint { .. } => Vec::new(),
+            Command::Health | Command::Info | Command::Doctor | Command::List { .. } | Command::Pools { .. } => {
+                Vec::new()
+            }
+            Command::Images | Command::Image { .. } | Command::Reconcile { .. } => Vec::new(),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use clap::CommandFactory;
-
-    fn create(arguments: &[&str]) -> Result<Value, clap::Error> {
-        let required = ["sandboxctl", "create", "--chat-id", "c", "--agent-id", "a", "--volume", "/v"];
-        let parsed = Arguments::try_parse_from(required.iter().chain(arguments))?;
-        let Command::Create(create) = parsed.command else { panic!("{parsed:?}") };
-        Ok(create.params())
-    }
 
     #[test]
     fn the_command_line_is_sound() {
@@ -288,44 +282,17 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_given_is_left_to_the_service() {
-        let params = create(&[]).expect("valid");
-        assert_eq!(params, json!({ "chat_id": "c", "agent_id": "a", "volume_host_path": "/v" }));
-    }
-
-    #[test]
-    fn a_whole_create_is_understood() {
-        let given = [
-            "--workspace",
-            "w",
-            "--profile",
-            "py",
-            "--env",
-            "A=1=2",
-            "--env",
-            "B=",
-            "--env",
-            "B=2",
-            "--ttl",
-            "1m 30s",
-            "--idle-timeout",
-            "0.5",
-        ];
-        assert_eq!(
-            create(&given).expect("valid"),
-            json!({
-                "chat_id": "c", "agent_id": "a", "workspace_id": "w", "volume_host_path": "/v",
-                "profile": "py", "env": { "A": "1=2", "B": "2" }, "ttl": 90.0, "idle_timeout": 0.5,
-            })
-        );
-    }
-
-    #[test]
-    fn a_variable_without_value_is_taken_from_here_or_refused() {
-        let path = std::env::var("PATH").expect("set");
-        assert_eq!(create(&["--env", "PATH"]).expect("valid")["env"]["PATH"], json!(path));
-        assert!(create(&["--env", "NO_SUCH_VARIABLE_HERE"]).is_err());
-        assert!(create(&["--ttl", "soon"]).is_err());
-        assert!(create(&["--ttl", "-5"]).is_err());
+    fn deleting_all_is_never_meant_by_leaving_out_the_chat() {
+        let delete = |arguments: &[&str]| {
+            Arguments::try_parse_from(["sandboxctl", "delete"].iter().chain(arguments))
+                .map(|_| ())
+                .map_err(|e| e.kind())
+        };
+        use clap::error::ErrorKind::{ArgumentConflict, MissingRequiredArgument};
+        assert_eq!(delete(&[]), Err(MissingRequiredArgument));
+        assert_eq!(delete(&["c", "--all"]), Err(ArgumentConflict));
+        assert_eq!(delete(&["c", "--agent", "a"]), Err(ArgumentConflict));
+        assert_eq!(delete(&["--agent", "a"]), Err(MissingRequiredArgument));
+        assert_eq!(delete(&["--all", "--agent", "a", "--yes"]), Ok(()));
     }
 }

@@ -10,10 +10,12 @@ use rustix::fs::{Access, access};
 use serde_json::json;
 use serde_json::value::RawValue;
 
+use super::columns::Width;
 use super::failure::Trouble;
 use super::{Arguments, Exit, parsed};
 use crate::client::{Client, ClientError};
 use crate::doctor::check::{Check, Checks, Status};
+use crate::server::entry::DEFAULT_GROUP;
 
 /// Longer than the service waits for its engine. A socket that systemd holds accepts callers that nobody answers yet.
 const LIMIT: Duration = Duration::from_secs(30);
@@ -48,7 +50,10 @@ pub(super) async fn examine(arguments: &Arguments) -> Result<(Exit, String), Tro
     let shown = match (arguments.json, as_sent) {
         (true, Some(answer)) => format!("{}\n", answer.get()),
         (true, None) => format!("{}\n", json!(checks)),
-        (false, _) => table(&checks, std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none()),
+        (false, _) => {
+            let width = if arguments.wide { Width::UNLIMITED } else { Width::of_terminal() };
+            table(&checks, width, std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none())
+        }
     };
     Ok((exit, shown))
 }
@@ -106,6 +111,15 @@ fn unreachable(kind: ErrorKind, error: &str, entry: &Entry) -> Check {
             format!("your user may not enter {directory}, and so not open {path}"),
             format!("as its owner, allow entering it: chmod o+x {directory}"),
         ),
+        // Membership of root's group opens far more than this socket.
+        (ErrorKind::PermissionDenied, Some((group, mode)), _) if group == "root" || group == "0" => Check::problem(
+            SERVICE,
+            format!("your user may not open {path}, which belongs to group {group} and has mode {mode:04o}"),
+            format!(
+                "give the socket to a group of its callers: groupadd --system {DEFAULT_GROUP}, usermod -aG {DEFAULT_GROUP} USER, \
+                 restart the service and log in anew; see \"Callers that are not root\" in docs/operations.md"
+            ),
+        ),
         (ErrorKind::PermissionDenied, Some((group, mode)), _) => Check::problem(
             SERVICE,
             format!("your user may not open {path}, which belongs to group {group} and has mode {mode:04o}"),
@@ -121,7 +135,7 @@ const RED: &str = "\x1b[31m";
 const PLAIN: &str = "\x1b[0m";
 
 /// One line for each, with the advice below it.
-fn table(Checks { checks }: &Checks, coloured: bool) -> String {
+fn table(Checks { checks }: &Checks, room: Width, coloured: bool) -> String {
     let width = checks.iter().map(|check| check.name.len()).max().unwrap_or_default();
     let mut shown = String::new();
     for Check { name, status, message, advice } in checks {
@@ -131,9 +145,11 @@ fn table(Checks { checks }: &Checks, coloured: bool) -> String {
             Status::Problem => ("\u{2717}", "problem", RED),
         };
         let (begin, end) = if coloured { (colour, PLAIN) } else { ("", "") };
-        shown += &format!("{begin}{mark} {word:<7}{end}  {name:<width$}  {message}\n");
+        let indent = 11 + width + 2;
+        let hanging = |text: &str, indent| room.wrap(text, indent).join(&format!("\n{:indent$}", ""));
+        shown += &format!("{begin}{mark} {word:<7}{end}  {name:<width$}  {}\n", hanging(message, indent));
         if let Some(advice) = advice {
-            shown += &format!("{:11}{:width$}  -> {advice}\n", "", "");
+            shown += &format!("{:indent$}-> {}\n", "", hanging(advice, indent + 3));
         }
     }
     let count = |status| checks.iter().filter(|check| check.status == status).count();
@@ -157,10 +173,12 @@ mod tests {
     fn each_way_of_not_reaching_the_service_has_its_own_advice() {
         let open = entry(Some(("agents", 0o660)), None);
         let barred = entry(None, Some("/run"));
+        let roots = entry(Some(("root", 0o660)), None);
         for (kind, entry, message, advice) in [
             (ErrorKind::NotFound, &open, "there is no socket /run/s", "SANDBOXD_SOCKET"),
             (ErrorKind::ConnectionRefused, &open, "nobody listens", "journalctl"),
             (ErrorKind::PermissionDenied, &open, "group agents and has mode 0660", "usermod -aG agents"),
+            (ErrorKind::PermissionDenied, &roots, "group root and has mode 0660", "usermod -aG sandboxd USER"),
             (ErrorKind::PermissionDenied, &barred, "may not enter /run", "chmod o+x /run"),
             (ErrorKind::InvalidInput, &open, "/run/s: odd", "the service's socket"),
         ] {
@@ -168,6 +186,7 @@ mod tests {
             assert_eq!(check.status, Status::Problem);
             assert!(check.message.contains(message), "{}", check.message);
             assert!(check.advice.as_ref().is_some_and(|text| text.contains(advice)), "{:?}", check.advice);
+            assert!(!check.advice.as_ref().is_some_and(|text| text.contains("-aG root")), "{:?}", check.advice);
         }
     }
 
@@ -175,16 +194,21 @@ mod tests {
     fn a_table_has_a_mark_for_each_and_advice_where_there_is_some() {
         let checks = vec![
             Check::ok("engine", "answers"),
-            Check::warning("live_restore", "off", "turn it on"),
+            Check::warning("live_restore", "off", "turn it on, then restart"),
             Check::problem("images", "gone", "pull"),
         ];
         assert_eq!(
-            table(&Checks { checks: checks.clone() }, false),
+            table(&Checks { checks: checks.clone() }, Width::UNLIMITED, false),
             "\u{2713} ok       engine        answers\n\
-             ! warning  live_restore  off\n                         -> turn it on\n\
+             ! warning  live_restore  off\n                         -> turn it on, then restart\n\
              \u{2717} problem  images        gone\n                         -> pull\n\n\
              3 checks, 1 problem, 1 warning\n"
         );
-        assert!(table(&Checks { checks }, true).starts_with("\x1b[32m\u{2713} ok     \x1b[0m  engine"));
+        assert!(
+            table(&Checks { checks: checks.clone() }, Width::UNLIMITED, true)
+                .starts_with("\x1b[32m\u{2713} ok     \x1b[0m  engine")
+        );
+        let narrow = table(&Checks { checks }, Width::of(44), false);
+        assert!(narrow.contains("-> turn it on, then\n                            restart\n"), "{narrow}");
     }
 }

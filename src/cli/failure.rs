@@ -4,7 +4,11 @@ use std::fmt::Display;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
+use serde_json::Value;
+
 use super::arguments::Command;
+use super::chats::ChatError;
+use super::images::base::BaseImageError;
 use super::{Arguments, Exit, shown};
 use crate::client::{ClientError, Failure};
 
@@ -17,6 +21,13 @@ pub(super) enum Trouble {
     Local { path: PathBuf, error: io::Error },
     #[error("signals cannot be caught: {0}")]
     Signals(io::Error),
+    /// The service ended while one of its callers waited for a command.
+    #[error("{error}")]
+    CommandGoesOn { error: ClientError, chat: String, command: u64 },
+    #[error(transparent)]
+    Chat(#[from] ChatError),
+    #[error(transparent)]
+    BaseImage(#[from] BaseImageError),
     #[error("{0}")]
     Usage(&'static str),
 }
@@ -29,9 +40,19 @@ impl Trouble {
 
 pub(super) fn explain(trouble: &Trouble, arguments: &Arguments) -> (Exit, String) {
     let (exit, message) = match trouble {
-        Trouble::Service(error) => of_service(error, arguments),
+        Trouble::Service(error) => of_service(error, None, arguments),
+        Trouble::CommandGoesOn { error, chat, command } => {
+            let hint = format!("the command goes on; when the service is back: sandboxctl attach {chat} {command}");
+            of_service(error, Some(hint), arguments)
+        }
         other => {
-            let exit = if matches!(other, Trouble::Usage(_)) { Exit::WrongUsage } else { Exit::Failed };
+            let exit = match other {
+                Trouble::Usage(_) | Trouble::Chat(ChatError::NotAnId(_) | ChatError::Several { .. }) => {
+                    Exit::WrongUsage
+                }
+                Trouble::Chat(ChatError::None(_)) => Exit::NotFound,
+                _ => Exit::Failed,
+            };
             let message = if arguments.json { without_code(other) } else { format!("sandboxctl: {other}") };
             (exit, message)
         }
@@ -56,7 +77,7 @@ fn not_run(trouble: &Trouble) -> u8 {
 /// The system's number for a file that is not there.
 const NOT_FOUND: i32 = rustix::io::Errno::NOENT.raw_os_error();
 
-fn of_service(error: &ClientError, arguments: &Arguments) -> (Exit, String) {
+fn of_service(error: &ClientError, hint: Option<String>, arguments: &Arguments) -> (Exit, String) {
     let exit = match error {
         ClientError::Connect { .. } => Exit::CannotConnect,
         ClientError::Failed(failure) if failure.data.kind == "sandbox_not_found" => Exit::NotFound,
@@ -65,12 +86,12 @@ fn of_service(error: &ClientError, arguments: &Arguments) -> (Exit, String) {
     if arguments.json {
         return (exit, as_json(error));
     }
-    let hint = match error {
+    let hint = hint.or_else(|| match error {
         ClientError::Connect { source, .. } => connect_hint(source.kind(), &shown(&arguments.socket)),
         ClientError::Failed(failure) => failure_hint(failure),
         ClientError::Disconnected => Some("look at the service's log".to_owned()),
         ClientError::Nonsense(_) => Some("are sandboxctl and sandboxd of the same version?".to_owned()),
-    };
+    });
     let kind = match error {
         ClientError::Failed(failure) => format!(" [{}]", failure.data.kind),
         _ => String::new(),
@@ -106,10 +127,9 @@ fn failure_hint(failure: &Failure) -> Option<String> {
     let details = &failure.data.details;
     match failure.data.kind.as_str() {
         "sandbox_conflict" => Some("use the same values, or delete the sandbox first".into()),
-        "image_not_found" => Some("bring the image to the engine, or choose another profile".into()),
         "image_build_failed" => {
-            let lines = details.get("log_tail").and_then(serde_json::Value::as_array)?;
-            let lines: Vec<_> = lines.iter().filter_map(serde_json::Value::as_str).collect();
+            let lines = details.get("log_tail").and_then(Value::as_array)?;
+            let lines: Vec<_> = lines.iter().filter_map(Value::as_str).collect();
             Some(format!("its last lines were:\n{}", lines.join("\n")))
         }
         "sandbox_delete_failed" => Some("it is tried again until it succeeds".into()),
@@ -117,11 +137,56 @@ fn failure_hint(failure: &Failure) -> Option<String> {
         "lease_not_found" => Some("it has ended, or was released".into()),
         "unauthorized" => Some("socket.allow_users and socket.allow_groups say who may".into()),
         "busy" => {
-            let seconds = details.get("retry_after").and_then(serde_json::Value::as_f64);
+            let seconds = details.get("retry_after").and_then(Value::as_f64);
             Some(seconds.map_or_else(|| "try again".to_owned(), |seconds| format!("try again in {seconds:.1}s")))
         }
+        "invalid_params" => details.get("field").and_then(Value::as_str).and_then(field_hint),
+        "admission_denied" => {
+            let setting = match details.get("what").and_then(Value::as_str)? {
+                "sandboxes" => "limits.sandboxes",
+                "workspace" => "limits.per_workspace",
+                "agent" => "limits.per_agent",
+                _ => "max_sandboxes of the profile",
+            };
+            Some(format!("the setting is {setting}; delete a sandbox, or try again later"))
+        }
+        "too_many_leases" => Some("the setting is leases.max_per_sandbox; release one, or try again later".into()),
+        "too_many_connections" => Some("the setting is socket.max_connections; try again".into()),
+        "line_too_long" => Some("the setting is socket.max_line".into()),
+        "readiness_timeout" => Some(
+            "the settings are readiness.kind and readiness.timeout of the profile; `sandboxctl doctor` may help".into(),
+        ),
         _ => failure.data.retryable.then(|| "try again".to_owned()),
     }
+}
+
+/// With which option a field of a request was given, and which setting says what it may be.
+fn field_hint(field: &str) -> Option<String> {
+    let (option, setting) = match field {
+        "volume_host_path" => ("--volume", Some("volumes.roots")),
+        "profile" => ("--profile", Some("[profiles.<name>]")),
+        "duration" => ("--for", Some("leases.max")),
+        "context" => ("DIRECTORY", Some("images.context_roots")),
+        "repository" => ("REPOSITORY", Some("[repositories.<name>]")),
+        "language" => ("--language", Some("languages.<name> of the profile")),
+        "chat_id" => ("--chat-id or CHAT", None),
+        "agent_id" => ("--agent-id", None),
+        "workspace_id" => ("--workspace", None),
+        "snapshot_id" => ("--snapshot", None),
+        "ttl" => ("--ttl", None),
+        "idle_timeout" => ("--idle-timeout", None),
+        "timeout" => ("--timeout", None),
+        "env" => ("--env", None),
+        "user" => ("--user", None),
+        "cwd" => ("--cwd", None),
+        "signal" => ("--signal", None),
+        "tag" => ("--tag", None),
+        "dockerfile" => ("--dockerfile", None),
+        "after" => ("--after", None),
+        _ => return None,
+    };
+    let setting = setting.map(|setting| format!(", and the setting {setting}")).unwrap_or_default();
+    Some(format!("the option is {option}{setting}"))
 }
 
 #[cfg(test)]
@@ -133,7 +198,7 @@ mod tests {
 
     fn explained(error: &ClientError, arguments: &[&str]) -> (Exit, String) {
         let arguments = ["sandboxctl", "--socket", "/s"].iter().chain(arguments).chain(&["health"]);
-        of_service(error, &Arguments::parse_from(arguments))
+        of_service(error, None, &Arguments::parse_from(arguments))
     }
 
     fn failed(kind: &str, retryable: bool) -> ClientError {
@@ -161,12 +226,38 @@ mod tests {
     }
 
     #[test]
+    fn a_wrong_value_is_told_with_its_option_and_its_setting() {
+        let failed = |kind: &str, details: Value| {
+            let details = details.as_object().cloned().unwrap_or_default();
+            let data = FailureData { kind: kind.into(), retryable: false, details };
+            explained(&ClientError::Failed(Failure { code: -32602, message: "no".into(), data }), &[]).1
+        };
+        for (kind, details, end) in [
+            ("invalid_params", json!({ "field": "volume_host_path" }), "--volume, and the setting volumes.roots"),
+            ("invalid_params", json!({ "field": "ttl" }), "; the option is --ttl"),
+            ("invalid_params", json!({ "field": "code" }), "no [invalid_params]"),
+            ("admission_denied", json!({ "what": "agent" }), "limits.per_agent; delete a sandbox, or try again later"),
+        ] {
+            let line = failed(kind, details);
+            assert!(line.ends_with(end), "{line}");
+        }
+    }
+
+    #[test]
+    fn a_command_that_outlives_the_service_is_told_with_the_way_back_to_it() {
+        let trouble = Trouble::CommandGoesOn { error: ClientError::Disconnected, chat: "c".into(), command: 7 };
+        let (exit, line) = explain(&trouble, &Arguments::parse_from(["sandboxctl", "exec", "c", "make"]));
+        assert_eq!(exit, Exit::Command(125));
+        assert!(line.ends_with("sandboxctl attach c 7"), "{line}");
+    }
+
+    #[test]
     fn programs_get_the_error_as_it_came() {
         let (_, line) = explained(&failed("busy", true), &["--json"]);
-        let value: serde_json::Value = serde_json::from_str(&line).expect("JSON");
+        let value: Value = serde_json::from_str(&line).expect("JSON");
         assert_eq!(value["data"]["kind"], "busy");
         let (_, line) = explained(&ClientError::Disconnected, &["--json"]);
-        let value: serde_json::Value = serde_json::from_str(&line).expect("JSON");
+        let value: Value = serde_json::from_str(&line).expect("JSON");
         assert_eq!(value["message"], "the service closed the connection");
     }
 }

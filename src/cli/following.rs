@@ -6,7 +6,7 @@ use chrono::{DateTime, Utc};
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::print;
+use super::{print, say};
 use crate::client::{Client, ClientError, Notification};
 
 /// Prints events until there is nobody to read them, the service ends, or Ctrl-C.
@@ -25,7 +25,7 @@ pub(super) async fn events(client: &Client, params: Value, json: bool) -> Result
         }
     }
     let end: End = stream.end().await?;
-    eprintln!("sandboxctl: the service is shutting down; go on with --after {}", end.last_sequence);
+    say(&format!("the service is shutting down; go on with --after {}", end.last_sequence));
     Ok(())
 }
 

@@ -1,5 +1,7 @@
 //! Images from a shell, with a sight of how far a pull or a build has come.
 
+pub(super) mod base;
+
 use std::collections::BTreeMap;
 use std::io::{IsTerminal, Write};
 
@@ -9,10 +11,11 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::arguments::variable;
+use super::columns::{Columns, Width};
 use super::failure::Trouble;
 use super::inside::size;
 use super::moment::relative;
-use super::tables::{finished, plain, short};
+use super::tables::short;
 use super::{Exit, Service};
 use crate::client::{ClientError, Notification};
 
@@ -23,6 +26,8 @@ pub(super) enum ImageCommand {
         #[arg(value_name = "IMAGE")]
         image: String,
     },
+    /// Make the image that the default profile names, from Debian's packages: a shell, Python and git
+    Base(base::Base),
     /// Build an image from a directory on the service's host
     Build {
         /// The directory; below one of images.context_roots
@@ -56,6 +61,7 @@ pub(super) enum ImageCommand {
 
 pub(super) async fn execute(service: &Service, command: &ImageCommand) -> Result<(Exit, String), Trouble> {
     let (method, params) = match command {
+        ImageCommand::Base(base) => return base::make(Some(&service.client), base, service.json).await,
         ImageCommand::Pull { image } => ("image.pull", json!({ "image": image })),
         ImageCommand::Build { context, tag, dockerfile, arguments } => {
             let args: Map<String, Value> =
@@ -83,7 +89,7 @@ pub(super) async fn execute(service: &Service, command: &ImageCommand) -> Result
 
 pub(super) async fn list(service: &Service) -> Result<(Exit, String), Trouble> {
     let listing = service.call("image.list", json!({})).await?;
-    Ok((Exit::Done, service.show(&listing, listing_table)?))
+    Ok((Exit::Done, service.show(&listing, |listing| listing_table(listing, service.width))?))
 }
 
 async fn follow(service: &Service, method: &str, params: Value) -> Result<Value, ClientError> {
@@ -205,16 +211,24 @@ struct Failure {
     message: String,
 }
 
-fn listing_table(listing: Listing) -> String {
+fn listing_table(listing: Listing, width: Width) -> String {
     let now = Utc::now();
     let known = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
-    let mut table = plain();
-    table.add_row(["IMAGE", "ID", "ORIGIN", "SIZE", "CREATED", "COMMIT", "STALE", "PROFILES"]);
+    let mut table = Columns::new(&[
+        ("IMAGE", 0),
+        ("ID", 1),
+        ("ORIGIN", 2),
+        ("SIZE", 0),
+        ("CREATED", 3),
+        ("COMMIT", 5),
+        ("STALE", 4),
+        ("PROFILES", 0),
+    ]);
     for image in listing.images {
         let name = if image.tags.is_empty() { "-".to_owned() } else { image.tags.join(", ") };
         let stale = image.stale.map(|stale| if stale { "yes" } else { "no" }.to_owned());
         let profiles = (!image.profiles.is_empty()).then(|| image.profiles.join(", "));
-        table.add_row([
+        table.row([
             name,
             short_id(&image.image_id).to_owned(),
             image.origin,
@@ -225,17 +239,23 @@ fn listing_table(listing: Listing) -> String {
             known(profiles),
         ]);
     }
-    let mut shown = finished(table);
+    let mut shown = table.text(width);
     if !listing.repositories.is_empty() {
-        let mut table = plain();
-        table.add_row(["REPOSITORY", "BRANCH", "COMMIT", "CHECKED", "STATE", "FAILURE"]);
+        let mut table = Columns::new(&[
+            ("REPOSITORY", 0),
+            ("BRANCH", 2),
+            ("COMMIT", 3),
+            ("CHECKED", 1),
+            ("STATE", 0),
+            ("FAILURE", 0),
+        ]);
         for repository in listing.repositories {
             let state = match (repository.building, repository.stale) {
                 (true, _) => "building",
                 (false, true) => "stale",
                 (false, false) => "up to date",
             };
-            table.add_row([
+            table.row([
                 repository.repository,
                 repository.branch,
                 known(repository.commit.as_deref().map(short).map(str::to_owned)),
@@ -244,7 +264,7 @@ fn listing_table(listing: Listing) -> String {
                 known(repository.failure.map(|failure| failure.message)),
             ]);
         }
-        shown = format!("{shown}\n{}", finished(table));
+        shown = format!("{shown}\n{}", table.text(width));
     }
     shown
 }
@@ -267,15 +287,15 @@ fn pruned_table(pruned: Pruned) -> String {
     let Pruned { dry_run, removed, bytes } = pruned;
     let done = if dry_run { "to be removed" } else { "removed" };
     let summary = format!("{} images {done}, freeing {}\n", removed.len(), size(bytes));
-    let mut table = plain();
+    let mut table = Columns::without_header(3);
     for image in removed {
-        table.add_row([short_id(&image.image_id).to_owned(), size(image.bytes), image.tags.join(", ")]);
+        table.row([short_id(&image.image_id).to_owned(), size(image.bytes), image.tags.join(", ")]);
     }
-    finished(table) + &summary
+    table.text(Width::UNLIMITED) + &summary
 }
 
 /// Without the name of the hash.
-fn short_id(id: &str) -> &str {
+pub(super) fn short_id(id: &str) -> &str {
     short(id.strip_prefix("sha256:").unwrap_or(id))
 }
 
@@ -312,6 +332,7 @@ mod tests {
                 }],
             }))
             .expect("a listing"),
+            Width::UNLIMITED,
         );
         let lines: Vec<_> = shown.lines().collect();
         assert!(lines[1].starts_with("app:latest  0123456789ab  repository  1.0 KiB"), "{shown}");

@@ -4,6 +4,7 @@ mod arguments;
 mod listing;
 mod progress;
 mod running;
+mod stats;
 mod terminal;
 mod transfer;
 mod trees;
@@ -16,7 +17,7 @@ pub(super) use arguments::Inside;
 pub(super) use progress::size;
 
 use super::failure::Trouble;
-use super::{Exit, Service, tables};
+use super::{Exit, Service};
 use crate::client::{ClientError, Failure};
 
 impl Inside {
@@ -54,13 +55,13 @@ pub(super) async fn execute(service: &Service, inside: &Inside) -> Result<(Exit,
         }
         Inside::Stats { chat } => {
             let stats = service.call("sandbox.stats", json!({ "chat_id": chat })).await?;
-            Ok((Exit::Done, service.show(&stats, tables::fields)?))
+            Ok((Exit::Done, service.show(&stats, |stats| stats::table(stats, service.width))?))
         }
         Inside::Shell { chat } => running::shell(service, chat).await,
         Inside::Attach { chat, command } => running::attach(service, chat, *command).await,
         Inside::Ps { chat } => {
             let commands = service.call("sandbox.commands", json!({ "chat_id": chat })).await?;
-            Ok((Exit::Done, service.show(&commands, listing::commands)?))
+            Ok((Exit::Done, service.show(&commands, |commands| listing::commands(commands, service.width))?))
         }
         Inside::Kill { chat, command, signal } => {
             done(service, "sandbox.kill", json!({ "chat_id": chat, "command_id": command, "signal": signal })).await

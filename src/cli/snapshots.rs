@@ -5,8 +5,10 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
+use super::chats::beginnings;
+use super::columns::{Columns, Width};
+use super::inside::size;
 use super::moment::relative;
-use super::tables::{finished, plain};
 use super::{Exit, Service, Trouble, parsed};
 
 #[derive(Debug, Deserialize)]
@@ -29,7 +31,7 @@ struct Page {
 
 pub(super) async fn take(service: &Service, chat: &str, label: Option<&str>) -> Result<(Exit, String), Trouble> {
     let snapshot = service.call("sandbox.snapshot", json!({ "chat_id": chat, "label": label })).await?;
-    Ok((Exit::Done, service.show(&snapshot, snapshot_table)?))
+    Ok((Exit::Done, service.show(&snapshot, |snapshot| snapshot_table(snapshot, service.width))?))
 }
 
 pub(super) async fn list(service: &Service, chat: Option<&str>, all: bool) -> Result<(Exit, String), Trouble> {
@@ -44,7 +46,7 @@ pub(super) async fn list(service: &Service, chat: Option<&str>, all: bool) -> Re
         }
         shown = serde_json::value::to_raw_value(&Page { snapshots, next }).map_err(crate::client::ClientError::from)?;
     }
-    Ok((Exit::Done, service.show(&shown, list_table)?))
+    Ok((Exit::Done, service.show(&shown, |page| list_table(page, service.width))?))
 }
 
 pub(super) async fn delete(service: &Service, snapshot: &str) -> Result<(Exit, String), Trouble> {
@@ -58,28 +60,28 @@ pub(super) async fn delete(service: &Service, snapshot: &str) -> Result<(Exit, S
     Ok((exit, service.show(&deletion, |_: Value| text)?))
 }
 
-fn snapshot_table(snapshot: Snapshot) -> String {
-    let mut table = plain();
-    table.add_row(["snapshot", &snapshot.snapshot_id]);
-    table.add_row(["chat", &snapshot.chat_id]);
-    table.add_row(["session", &snapshot.session_id]);
-    table.add_row(["profile", &snapshot.profile]);
-    table.add_row(["label", snapshot.label.as_deref().unwrap_or("-")]);
-    table.add_row(["size", &size(snapshot.size_bytes)]);
-    table.add_row(["parent", &snapshot.parent]);
-    table.add_row(["created", &snapshot.created_at.format("%Y-%m-%d %H:%M:%S UTC").to_string()]);
-    finished(table)
+fn snapshot_table(snapshot: Snapshot, width: Width) -> String {
+    let mut table = Columns::pairs();
+    table.row(["snapshot", &snapshot.snapshot_id]);
+    table.row(["chat", &snapshot.chat_id]);
+    table.row(["session", &snapshot.session_id]);
+    table.row(["profile", &snapshot.profile]);
+    table.row(["label", snapshot.label.as_deref().unwrap_or("-")]);
+    table.row(["size", size(snapshot.size_bytes).as_str()]);
+    table.row(["parent", &snapshot.parent]);
+    table.row(["created", &snapshot.created_at.format("%Y-%m-%d %H:%M:%S UTC").to_string()]);
+    table.text(width)
 }
 
-fn list_table(Page { snapshots, next }: Page) -> String {
+fn list_table(Page { snapshots, next }: Page, width: Width) -> String {
     if snapshots.is_empty() {
         return "no snapshots\n".to_owned();
     }
     let now = Utc::now();
-    let mut table = plain();
-    table.add_row(["SNAPSHOT", "CHAT", "PROFILE", "SIZE", "CREATED", "LABEL"]);
+    let mut table =
+        Columns::new(&[("SNAPSHOT", 0), ("CHAT", 1), ("PROFILE", 3), ("SIZE", 0), ("CREATED", 2), ("LABEL", 0)]);
     for snapshot in snapshots.iter().filter_map(|snapshot| parsed::<Snapshot>(snapshot).ok()) {
-        table.add_row([
+        table.row([
             snapshot.snapshot_id,
             snapshot.chat_id,
             snapshot.profile,
@@ -89,18 +91,8 @@ fn list_table(Page { snapshots, next }: Page) -> String {
         ]);
     }
     let more = if next.is_null() { "" } else { "there are more; see them with --all\n" };
-    finished(table) + more
-}
-
-fn size(bytes: u64) -> String {
-    const UNITS: [&str; 4] = ["kB", "MB", "GB", "TB"];
-    let mut size = bytes as f64 / 1000.0;
-    let mut unit = 0;
-    while size >= 1000.0 && unit + 1 < UNITS.len() {
-        size /= 1000.0;
-        unit += 1;
-    }
-    format!("{size:.1} {}", UNITS[unit])
+    table.shorten(1, beginnings);
+    table.text(width) + more
 }
 
 #[cfg(test)]
@@ -114,9 +106,9 @@ mod tests {
             "size_bytes": 1_984_299, "parent": "base", "created_at": Utc::now().to_rfc3339(),
         });
         let page = json!({ "snapshots": [snapshot], "next": "s" });
-        let shown = list_table(serde_json::from_value(page).expect("a list"));
+        let shown = list_table(serde_json::from_value(page).expect("a list"), Width::UNLIMITED);
         let lines: Vec<_> = shown.lines().collect();
         assert_eq!(lines.len(), 3, "{shown}");
-        assert!(lines[1].contains("2.0 MB") && lines[1].ends_with("before the upgrade"), "{shown}");
+        assert!(lines[1].contains("1.9 MiB") && lines[1].ends_with("before the upgrade"), "{shown}");
     }
 }

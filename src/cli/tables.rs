@@ -1,12 +1,13 @@
-//! Results as people read them: plain columns that survive a pipe.
+//! Results as people read them.
 
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
-use comfy_table::{Table, presets};
 use serde::Deserialize;
 use serde_json::Value;
 
+use super::chats::beginnings;
+use super::columns::{Columns, Width};
 use super::moment::{length, relative};
 
 #[derive(Debug, Deserialize)]
@@ -15,7 +16,7 @@ pub(super) struct Sandbox {
     chat_id: String,
     agent_id: String,
     workspace_id: Option<String>,
-    volume_host_path: String,
+    volume_host_path: Option<String>,
     container_id: Option<String>,
     container_name: String,
     endpoint: Option<Endpoint>,
@@ -31,6 +32,8 @@ pub(super) struct Sandbox {
     expires_at: DateTime<Utc>,
     idle_expires_at: DateTime<Utc>,
     held_until: Option<DateTime<Utc>>,
+    #[serde(default)]
+    held_by: Vec<Hold>,
     ends_at: DateTime<Utc>,
     ends_because: String,
     idle: Idle,
@@ -38,6 +41,14 @@ pub(super) struct Sandbox {
     launch: Option<String>,
     lease_id: Option<String>,
     lease_until: Option<DateTime<Utc>>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Hold {
+    kind: String,
+    lease_id: Option<String>,
+    command_id: Option<u64>,
+    until: DateTime<Utc>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -55,7 +66,15 @@ struct Endpoint {
 #[derive(Debug, Deserialize)]
 pub(super) struct List {
     sandboxes: Vec<Sandbox>,
+    #[serde(default)]
+    undescribed: Vec<Undescribed>,
     next: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Undescribed {
+    chat_id: String,
+    message: String,
 }
 
 #[derive(Debug, Deserialize)]
@@ -82,6 +101,8 @@ pub(super) struct Deletion {
     session_id: Option<String>,
     container_id: Option<String>,
     snapshot_id: Option<String>,
+    #[serde(default)]
+    purged: bool,
 }
 
 #[derive(Deserialize)]
@@ -95,6 +116,8 @@ struct Pool {
     target: u64,
     free: u64,
     coming: u64,
+    removing: u64,
+    drained: bool,
     hints: u64,
     claims: Claims,
     unavailable: Option<String>,
@@ -107,12 +130,12 @@ struct Claims {
     misses: u64,
 }
 
-pub(super) fn sandbox(sandbox: Sandbox) -> String {
+pub(super) fn sandbox(sandbox: Sandbox, width: Width) -> String {
     let now = Utc::now();
     let time = |at: DateTime<Utc>| format!("{} ({})", at.format("%Y-%m-%d %H:%M:%S UTC"), relative(at, now));
-    let mut table = plain();
+    let mut table = Columns::pairs();
     let mut row = |name: &str, value: Option<String>| {
-        table.add_row([name, value.as_deref().unwrap_or("-")]);
+        table.row([name, value.as_deref().unwrap_or("-")]);
     };
     row("chat", Some(sandbox.chat_id));
     row("session", Some(sandbox.session_id));
@@ -131,7 +154,7 @@ pub(super) fn sandbox(sandbox: Sandbox) -> String {
     if sandbox.workspace_id.is_some() {
         row("workspace", sandbox.workspace_id);
     }
-    row("volume", Some(sandbox.volume_host_path));
+    row("volume", sandbox.volume_host_path);
     row("profile", Some(format!("{} ({})", sandbox.profile, sandbox.image)));
     if sandbox.snapshot_id.is_some() {
         row("restored from", sandbox.snapshot_id);
@@ -145,20 +168,31 @@ pub(super) fn sandbox(sandbox: Sandbox) -> String {
     if sandbox.held_until.is_some() {
         row("held until", sandbox.held_until.map(time));
     }
+    for Hold { kind, lease_id, command_id, until } in sandbox.held_by {
+        let which = lease_id.or(command_id.map(|id| id.to_string())).map_or(String::new(), |id| format!(" {id}"));
+        row("held by", Some(format!("{kind}{which}, until {}", time(until))));
+    }
     row("idle", Some(format!("{} ({})", if sandbox.idle.is { "yes" } else { "no" }, sandbox.idle.because)));
     row("ends", Some(format!("{}, {}", time(sandbox.ends_at), sandbox.ends_because)));
-    finished(table)
+    table.text(width)
 }
 
-pub(super) fn list(list: List) -> String {
-    if list.sandboxes.is_empty() {
+pub(super) fn list(list: List, width: Width) -> String {
+    if list.sandboxes.is_empty() && list.undescribed.is_empty() {
         return "no sandboxes\n".to_owned();
     }
     let now = Utc::now();
-    let mut table = plain();
-    table.add_row(["CHAT", "STATUS", "AGENT", "PROFILE", "ENDPOINT", "CREATED", "ENDS"]);
+    let mut table = Columns::new(&[
+        ("CHAT", 0),
+        ("STATUS", 0),
+        ("AGENT", 1),
+        ("PROFILE", 3),
+        ("ENDPOINT", 2),
+        ("CREATED", 4),
+        ("ENDS", 1),
+    ]);
     for sandbox in list.sandboxes {
-        table.add_row([
+        table.row([
             sandbox.chat_id,
             sandbox.status,
             sandbox.agent_id,
@@ -168,60 +202,79 @@ pub(super) fn list(list: List) -> String {
             relative(sandbox.ends_at, now),
         ]);
     }
+    table.shorten(0, beginnings);
+    let unknown = list.undescribed.iter();
+    let unknown: String = unknown.map(|chat| format!("chat {}: unknown: {}\n", chat.chat_id, chat.message)).collect();
     let more = if list.next.is_some() { "there are more; see them with --all\n" } else { "" };
-    finished(table) + more
+    table.text(width) + &unknown + more
 }
 
-pub(super) fn report(report: Report) -> String {
+pub(super) fn report(report: Report, width: Width) -> String {
     let Report { dry_run, containers, actions } = report;
     let done = if dry_run { "to do" } else { "done" };
     let summary = format!("{containers} containers, {} {done}\n", actions.len());
     if actions.is_empty() {
         return summary;
     }
-    let mut table = plain();
-    table.add_row(["ACTION", "CHAT", "CONTAINER", "STATUS", "BECAUSE", "MESSAGE"]);
+    let mut table =
+        Columns::new(&[("ACTION", 0), ("CHAT", 0), ("CONTAINER", 1), ("STATUS", 2), ("BECAUSE", 0), ("MESSAGE", 0)]);
     let known = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
     for Action { action, chat_id, container_id, status, because, message } in actions {
         let container = container_id.as_deref().map(short).map(str::to_owned);
-        table.add_row([action, known(chat_id), known(container), known(status), because, known(message)]);
+        table.row([action, known(chat_id), known(container), known(status), because, known(message)]);
     }
-    finished(table) + &summary
+    table.shorten(1, beginnings);
+    table.text(width) + &summary
+}
+
+/// Whether nothing is left of the pools that were drained.
+pub(super) fn is_drained(Pools { pools }: &Pools) -> bool {
+    pools.iter().filter(|pool| pool.drained).all(|pool| pool.free + pool.coming + pool.removing == 0)
 }
 
 /// A pool without anything to tell has nothing in its last column.
-pub(super) fn pools(status: Pools) -> String {
-    let mut table = plain();
-    table.add_row(["PROFILE", "TARGET", "FREE", "COMING", "HITS", "MISSES", "HINTS", "PROBLEM"]);
+pub(super) fn pools(status: Pools, width: Width) -> String {
+    let mut table = Columns::new(&[
+        ("PROFILE", 0),
+        ("TARGET", 0),
+        ("FREE", 0),
+        ("COMING", 0),
+        ("HITS", 1),
+        ("MISSES", 1),
+        ("HINTS", 2),
+        ("PROBLEM", 0),
+    ]);
     for pool in status.pools {
-        let Pool { profile, target, free, coming, hints, claims, unavailable, last_error } = pool;
+        let Pool { profile, target, free, coming, hints, claims, unavailable, last_error, drained, .. } = pool;
         let numbers = [target, free, coming, claims.hits, claims.misses, hints].map(|number| number.to_string());
-        let problem = unavailable.or(last_error).unwrap_or_else(|| "-".to_owned());
-        table.add_row([profile].into_iter().chain(numbers).chain([problem]));
+        let drained = drained.then(|| "drained".to_owned());
+        let problem = unavailable.or(drained).or(last_error).unwrap_or_else(|| "-".to_owned());
+        table.row([profile].into_iter().chain(numbers).chain([problem]));
     }
-    finished(table)
+    table.text(width)
 }
 
 pub(super) fn deletion(deletion: Deletion) -> String {
-    let Deletion { chat_id, result, session_id, container_id, snapshot_id } = deletion;
+    let Deletion { chat_id, result, session_id, container_id, snapshot_id, purged } = deletion;
+    let purged = if purged { format!("removed the directory of chat {chat_id}\n") } else { String::new() };
     match (result.as_str(), session_id) {
         ("deleted", Some(session)) => {
             let container = container_id.map(|id| format!(", container {}", short(&id))).unwrap_or_default();
             let kept = snapshot_id.map(|id| format!(", kept as snapshot {id}")).unwrap_or_default();
-            format!("deleted the sandbox of chat {chat_id} (session {session}{container}){kept}\n")
+            format!("deleted the sandbox of chat {chat_id} (session {session}{container}){kept}\n{purged}")
         }
-        _ => format!("chat {chat_id} has no sandbox\n"),
+        _ => format!("chat {chat_id} has no sandbox\n{purged}"),
     }
 }
 
 /// Any object, whatever it holds: nested fields are named by their path.
-pub(super) fn fields(object: Value) -> String {
-    let mut table = plain();
+pub(super) fn fields(object: Value, width: Width) -> String {
+    let mut table = Columns::pairs();
     add_fields(&mut table, "", &object);
-    finished(table)
+    table.text(width)
 }
 
-fn add_fields(table: &mut Table, path: &str, value: &Value) {
+fn add_fields(table: &mut Columns, path: &str, value: &Value) {
     let value = match value {
         Value::Null => return,
         Value::Object(fields) => {
@@ -237,7 +290,7 @@ fn add_fields(table: &mut Table, path: &str, value: &Value) {
         }
         other => text(other),
     };
-    table.add_row([path, value.as_str()]);
+    table.row([path, value.as_str()]);
 }
 
 fn text(value: &Value) -> String {
@@ -251,20 +304,6 @@ fn shown(endpoint: Endpoint) -> String {
 /// As much of a container's id as engines themselves show.
 pub(super) fn short(id: &str) -> &str {
     id.get(..12).unwrap_or(id)
-}
-
-pub(super) fn plain() -> Table {
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING);
-    table
-}
-
-/// Columns two blanks apart, and none at either end of a line.
-pub(super) fn finished(mut table: Table) -> String {
-    for column in table.column_iter_mut() {
-        column.set_padding((0, 2));
-    }
-    table.lines().map(|line| format!("{}\n", line.trim_end())).collect()
 }
 
 #[cfg(test)]
@@ -289,13 +328,37 @@ mod tests {
     #[test]
     fn a_list_has_one_line_for_each_sandbox_and_says_if_there_are_more() {
         let page = json!({ "sandboxes": [example(Utc::now())], "next": "c" });
-        let shown = list(serde_json::from_value(page).expect("a list"));
+        let shown = list(serde_json::from_value(page).expect("a list"), Width::UNLIMITED);
         let lines: Vec<_> = shown.lines().collect();
         assert_eq!(lines.len(), 3, "{shown}");
         assert!(lines[1].contains("10.0.0.2:8080") && lines[1].contains("in 4m"), "{shown}");
         assert!(lines[2].contains("--all"), "{shown}");
         let none = json!({ "sandboxes": [], "next": null });
-        assert_eq!(list(serde_json::from_value(none).expect("a list")), "no sandboxes\n");
+        assert_eq!(list(serde_json::from_value(none).expect("a list"), Width::UNLIMITED), "no sandboxes\n");
+    }
+
+    #[test]
+    fn a_list_fits_eighty_columns_with_chats_that_can_be_typed() {
+        let mut one = example(Utc::now());
+        one["chat_id"] = json!("67e55044-10b1-426f-9247-bb680e5fe0c8");
+        one["agent_id"] = json!("an-agent-with-a-rather-long-name-of-its-own");
+        let page = json!({ "sandboxes": [one], "next": null });
+        let shown = list(serde_json::from_value(page).expect("a list"), Width::of(80));
+        assert!(shown.lines().all(|line| line.chars().count() <= 80), "{shown}");
+        let row = shown.lines().nth(1).unwrap_or_default();
+        assert!(
+            row.starts_with("67e55044  running") && row.contains("10.0.0.2:8080") && row.contains("in 4m "),
+            "{shown}"
+        );
+    }
+
+    #[test]
+    fn a_list_names_the_chats_that_could_not_be_described() {
+        let undescribed = json!([{ "chat_id": "d", "kind": "engine_unavailable", "message": "the engine is away" }]);
+        let page = json!({ "sandboxes": [], "undescribed": undescribed, "next": null });
+        let shown = list(serde_json::from_value(page).expect("a list"), Width::UNLIMITED);
+        assert!(shown.contains("chat d: unknown: the engine is away"), "{shown}");
+        assert!(!shown.contains("no sandboxes"), "{shown}");
     }
 
     #[test]
@@ -305,7 +368,7 @@ mod tests {
         created["launch"] = json!("cold");
         created["endpoint"] = Value::Null;
         created["workspace_id"] = json!("w-7");
-        let shown = sandbox(serde_json::from_value(created).expect("a sandbox"));
+        let shown = sandbox(serde_json::from_value(created).expect("a sandbox"), Width::UNLIMITED);
         for part in
             ["created, cold", "running (ready)", "w-7", "0123456789ab sandboxd-default-c", "endpoint", " -\n", "1m ago"]
         {
@@ -315,7 +378,7 @@ mod tests {
 
     #[test]
     fn a_sandbox_is_shown_with_why_it_is_not_idle_and_what_ends_it_when() {
-        let shown = sandbox(serde_json::from_value(example(Utc::now())).expect("a sandbox"));
+        let shown = sandbox(serde_json::from_value(example(Utc::now())).expect("a sandbox"), Width::UNLIMITED);
         let row = |name: &str| shown.lines().find(|line| line.starts_with(name)).unwrap_or_else(|| panic!("{shown}"));
         assert!(row("idle").contains("no (recent_activity)"), "{shown}");
         let end = row("ends");
@@ -330,6 +393,7 @@ mod tests {
         });
         let shown = report(
             serde_json::from_value(json!({ "dry_run": true, "containers": 2, "actions": [left] })).expect("a report"),
+            Width::UNLIMITED,
         );
         let lines: Vec<_> = shown.lines().collect();
         assert!(lines[1].starts_with("leave") && lines[1].ends_with("it is young"), "{shown}");
@@ -338,7 +402,7 @@ mod tests {
 
     #[test]
     fn nested_fields_are_named_by_their_path() {
-        let shown = fields(json!({ "a": { "b": [1, "x"], "c": null }, "uptime": 61.5 }));
+        let shown = fields(json!({ "a": { "b": [1, "x"], "c": null }, "uptime": 61.5 }), Width::UNLIMITED);
         let words: Vec<_> = shown.split_whitespace().collect();
         assert_eq!(words, ["a.b", "1,", "x", "uptime", "1m", "1s"]);
     }

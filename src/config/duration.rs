@@ -40,6 +40,13 @@ pub(super) fn serialize<S: Serializer>(duration: &Duration, serializer: S) -> Re
     serializer.collect_str(&humantime::format_duration(*duration))
 }
 
+pub(super) fn serialize_optional<S: Serializer>(duration: &Option<Duration>, serializer: S) -> Result<S::Ok, S::Error> {
+    match duration {
+        Some(duration) => serialize(duration, serializer),
+        None => serializer.serialize_none(),
+    }
+}
+
 fn parse(raw: &Raw) -> Option<Duration> {
     let seconds = raw.integer().or_else(|| raw.text()?.trim().parse().ok());
     match seconds {

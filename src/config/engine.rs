@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use sandboxd_actors::engine::subnet::{AddressRange, PREFIXES};
 use serde::{Serialize, Serializer};
 
 use super::duration::{self, limit};
@@ -20,7 +21,10 @@ pub struct Engine {
     pub network: String,
     /// Sandboxes on the network cannot reach each other.
     pub network_isolated: bool,
-    /// Creations and removals that run at the same time.
+    /// The addresses of a network that has to be created.
+    #[serde(serialize_with = "serialize_range")]
+    pub network_subnet: AddressRange,
+    /// Creations, stops, removals, pauses and snapshots that run at the same time.
     pub max_operations: usize,
     /// How long a creation waits for its turn.
     #[serde(serialize_with = "duration::serialize")]
@@ -73,6 +77,7 @@ impl Engine {
             private: section.get("private", "false", flag),
             network: section.get("network", "sandboxd", network_name),
             network_isolated: section.get("network_isolated", "true", flag),
+            network_subnet: section.get("network_subnet", "/16", network_subnet),
             max_operations: section.get("max_operations", "4", whole(1, 256)),
             queue_timeout: section.get("queue_timeout", "60s", limit),
             timeouts: section.section("timeouts", Timeouts::read),
@@ -103,6 +108,19 @@ pub(super) fn network_name(raw: &Raw) -> Parsed<String> {
         Some("host" | "none" | "default") => Err(raw.refuse("a network of the engine's own")),
         _ => plain_name(raw).ok_or_else(|| raw.refuse(r#"the name of a network, such as "sandboxd""#)),
     }
+}
+
+fn network_subnet(raw: &Raw) -> Parsed<AddressRange> {
+    raw.text().and_then(|text| text.parse().ok()).ok_or_else(|| {
+        let (shortest, longest) = (PREFIXES.start(), PREFIXES.end());
+        raw.refuse(format_args!(
+            r#""engine", a size from "/{shortest}" to "/{longest}", or a block of such a size as "10.1.0.0/16""#
+        ))
+    })
+}
+
+fn serialize_range<S: Serializer>(range: &AddressRange, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(range)
 }
 
 fn host(raw: &Raw) -> Parsed<EngineHost> {
@@ -137,6 +155,16 @@ mod tests {
         for wrong in ["", "tcp://10.0.0.1:2375", "unix://docker.sock", "docker.sock", "unix:///"] {
             assert!(host(&Raw::String(wrong.into())).is_err(), "{wrong:?}");
         }
+    }
+
+    #[test]
+    fn a_subnet_is_a_size_a_block_or_the_engines_choice() {
+        let parse = |text: &str| network_subnet(&Raw::String(text.into()));
+        assert_eq!(parse("/20"), Ok(AddressRange::Free { prefix: 20 }));
+        assert_eq!(parse("engine"), Ok(AddressRange::EngineChoice));
+        assert_eq!(parse("10.7.0.0/16"), Ok(AddressRange::Exactly("10.7.0.0/16".parse().expect("a block"))));
+        let refused = parse("10.7.0.1/16").expect_err("bits beyond the prefix").0;
+        assert!(refused.contains("from \"/12\" to \"/28\""), "{refused}");
     }
 
     #[test]

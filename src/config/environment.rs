@@ -1,7 +1,7 @@
 //! `SANDBOXD_<SECTION>__<KEY>`: any key, given by the environment.
 //!
 //! Names are upper case and `__` stands for the dot: `SANDBOXD_ENGINE__TIMEOUTS__CREATE` is `engine.timeouts.create`.
-//! - A profile's, a language's or a repository's `-` is written `_`: `SANDBOXD_PROFILES__DATA_SCIENCE__MEMORY` is `profiles.data-science.memory`.
+//! - A profile's, a language's, a repository's or a registry's `-` is written `_`: `SANDBOXD_PROFILES__DATA_SCIENCE__MEMORY` is `profiles.data-science.memory`.
 //! - What follows `__ENV__` is the name of a variable inside the sandbox, as it is.
 //! - Names without `__` (`SANDBOXD_SOCKET`, `SANDBOXD_LOG`) and `SANDBOXD_TEST_…` are no configuration.
 
@@ -64,7 +64,7 @@ fn path(name: &str) -> Option<Vec<String>> {
             path[3] = path[3].replace('_', "-");
         }
     }
-    if path[0] == "repositories" {
+    if matches!(path[0].as_str(), "repositories" | "registries") {
         path[1] = path[1].replace('_', "-");
     }
     path.extend(verbatim.map(String::from));

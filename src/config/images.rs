@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::duration::{self, at_least, limit};
 use super::profile::{argument, image};
 use super::section::{Parsed, Section};
-use super::source::{Raw, Refusal};
+use super::source::Raw;
 use super::values::{absolute_path, flag, list, optional, whole};
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -104,15 +104,6 @@ impl Repository {
             stale_after: section.get("stale_after", "30m", limit),
             timeout: section.get("timeout", "1h", limit),
         }
-    }
-}
-
-/// A name that the environment can spell: there, `_` stands for `-`.
-pub(super) fn name_of(what: &'static str) -> impl Fn(&str) -> Parsed<()> {
-    let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
-    move |name| match !name.is_empty() && name.len() <= 63 && name.chars().all(plain) {
-        true => Ok(()),
-        false => Err(Refusal(format!("expected a {what}'s name of a-z, 0-9 and -"))),
     }
 }
 

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 
 use super::duration::{self, limit};
 use super::profile::argument;
 use super::section::{Parsed, Section};
 use super::size::{self, Size};
-use super::source::{Raw, Refusal};
+use super::source::Raw;
 use super::values::{flag, list, optional};
 use crate::protocol::inside::MAX_OUTPUT;
 
@@ -21,7 +21,7 @@ pub struct Language {
     /// The code is the interpreter's standard input.
     pub stdin: bool,
     /// For code that comes without one.
-    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "serialize_timeout")]
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "duration::serialize_optional")]
     pub timeout: Option<Duration>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_output: Option<Size>,
@@ -48,25 +48,9 @@ impl Language {
     }
 }
 
-/// A name that the environment can spell: there, `_` stands for `-`.
-pub(super) fn language_name(name: &str) -> Parsed<()> {
-    let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
-    match !name.is_empty() && name.len() <= 63 && name.chars().all(plain) {
-        true => Ok(()),
-        false => Err(Refusal("expected a language's name of a-z, 0-9 and -".into())),
-    }
-}
-
 fn output(raw: &Raw) -> Parsed<Size> {
     match size::at_least(Size::from_bytes(1))(raw)? {
         size if size.bytes() > MAX_OUTPUT as u64 => Err(raw.refuse(format_args!("at most {MAX_OUTPUT} bytes"))),
         size => Ok(size),
-    }
-}
-
-fn serialize_timeout<S: Serializer>(timeout: &Option<Duration>, serializer: S) -> Result<S::Ok, S::Error> {
-    match timeout {
-        Some(timeout) => duration::serialize(timeout, serializer),
-        None => serializer.serialize_none(),
     }
 }

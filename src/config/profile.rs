@@ -15,7 +15,8 @@ use super::secret::{Secret, secret};
 use super::section::{Parsed, Section};
 use super::size::{self, Size};
 use super::source::{Raw, Refusal};
-use super::values::{choice, flag, list, optional, path_below_root, plain_name, port, whole};
+use super::values::{choice, flag, list, optional, path_below_root, plain_name, port, table_name, whole};
+use crate::base_image;
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Profile {
@@ -144,10 +145,10 @@ const LEAST_TMPFS: Size = Size::from_bytes(4 << 10);
 impl Profile {
     pub(super) fn read(section: &mut Section<'_>) -> Self {
         Profile {
-            image: section.get("image", "sandboxd-base:latest", image),
+            image: section.get("image", base_image::TAG, image),
             command: section.get("command", "", list(argument)),
             port: section.get("port", "8080", port),
-            ttl: section.get("ttl", "5m", limit),
+            ttl: section.get("ttl", "4h", limit),
             idle_timeout: section.get("idle_timeout", "2h", limit),
             memory: section.get("memory", "1GiB", size::at_least(LEAST_MEMORY)),
             cpus: section.get("cpus", "1.0", cpus),
@@ -181,7 +182,7 @@ impl Profile {
             tmpfs: section.map("tmpfs", mount_point, size::at_least(LEAST_TMPFS)),
             readiness: section.section("readiness", Readiness::read),
             pool: section.section("pool", Pool::read),
-            languages: section.sections("languages", &language::BUILT_IN, language::language_name, Language::read),
+            languages: section.sections("languages", &language::BUILT_IN, table_name("language"), Language::read),
         }
     }
 }
@@ -211,15 +212,6 @@ impl Pool {
             hints: section.get("hints", "4", whole(0, 1000)),
             max_age: section.get("max_age", "25m", limit),
         }
-    }
-}
-
-/// A name that the environment can spell: there, `_` stands for `-`.
-pub(super) fn profile_name(name: &str) -> Parsed<()> {
-    let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
-    match !name.is_empty() && name.len() <= 63 && name.chars().all(plain) {
-        true => Ok(()),
-        false => Err(Refusal("expected a profile's name of a-z, 0-9 and -".into())),
     }
 }
 

@@ -41,6 +41,9 @@ pub struct Metrics {
 pub struct Chats {
     /// Holds a directory for each chat.
     pub root: PathBuf,
+    /// How long the directory of a chat without a sandbox is kept. `None`: for ever.
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "duration::serialize_optional")]
+    pub retention: Option<Duration>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -142,6 +145,9 @@ pub struct Shutdown {
 /// Anything shorter would keep a core busy.
 const SHORTEST_PERIOD: Duration = Duration::from_millis(10);
 
+/// A directory that goes at once could as well not be kept.
+const SHORTEST_RETENTION: Duration = Duration::from_secs(1);
+
 impl Instance {
     pub(super) fn read(section: &mut Section<'_>) -> Self {
         Instance { name: section.get("name", "default", instance_name) }
@@ -171,7 +177,10 @@ impl Metrics {
 
 impl Chats {
     pub(super) fn read(section: &mut Section<'_>) -> Self {
-        Chats { root: section.get("root", "/var/lib/sandboxd/chats", path_below_root) }
+        Chats {
+            root: section.get("root", "/var/lib/sandboxd/chats", path_below_root),
+            retention: section.get("retention", "", optional(at_least(SHORTEST_RETENTION))),
+        }
     }
 }
 

@@ -10,6 +10,7 @@ use super::section::{Parsed, Section};
 use super::size::{self, Size};
 use super::source::Raw;
 use super::values::{absolute_path, list, optional, whole};
+use crate::protocol::inside::MAX_OUTPUT;
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Socket {
@@ -30,6 +31,10 @@ pub struct Socket {
     pub max_in_flight: usize,
     /// Output held for a slow reader, per connection.
     pub max_output: Size,
+    /// Large requests and answers, of all connections together.
+    pub max_memory: Size,
+    /// The part of it that one connection can hold.
+    pub max_memory_per_connection: Size,
 }
 
 impl Socket {
@@ -45,7 +50,14 @@ impl Socket {
             max_connections: section.get("max_connections", "1024", whole(1, 1 << 20)),
             max_line: section.get("max_line", "1MiB", buffer()),
             max_in_flight: section.get("max_in_flight", "128", whole(1, 1 << 16)),
-            max_output: section.get("max_output", "8MiB", buffer()),
+            max_output: section.get("max_output", "1MiB", buffer()),
+            max_memory: section.get("max_memory", "96MiB", buffer()),
+            max_memory_per_connection: section.get(
+                "max_memory_per_connection",
+                "32MiB",
+                // Both outputs of a command fit.
+                size::at_least(Size::from_bytes(2 * MAX_OUTPUT as u64)),
+            ),
         }
     }
 }

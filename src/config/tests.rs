@@ -54,8 +54,8 @@ fn nothing_given_is_the_defaults() {
     let config = accept("", NO_VARIABLES);
     assert_eq!(config, Config::default());
     let profile = &config.profiles[DEFAULT_PROFILE];
-    assert_eq!(profile.ttl, Duration::from_secs(300));
-    assert_eq!(profile.idle_timeout, Duration::from_secs(7200));
+    assert_eq!(profile.ttl, Duration::from_secs(4 * 3600));
+    assert_eq!(profile.idle_timeout, Duration::from_secs(2 * 3600));
     assert_eq!(profile.memory, Size::from_bytes(1 << 30));
     assert_eq!(profile.network, Network::Shared);
     assert_eq!(config.socket.mode.bits(), 0o660);
@@ -289,13 +289,24 @@ fn mount_points_must_not_overlap() {
 }
 
 #[test]
-fn an_http_address_that_others_can_reach_needs_a_token() {
-    let open = "http.listen = '0.0.0.0:8090'";
-    assert!(refuse(open, NO_VARIABLES)[0].contains("needs http.token_file"));
-    accept(open, [("SANDBOXD_HTTP__TOKEN_FILE", "/etc/token")]);
-    accept("http.listen = '127.0.0.1:8090'", NO_VARIABLES);
-    assert!(refuse("http.listen = '127.0.0.1:9464'", NO_VARIABLES)[0].contains("taken by metrics.listen"));
-    accept("http.listen = '127.0.0.1:9464'\nmetrics.listen = 'off'", NO_VARIABLES);
+fn an_http_address_is_refused_as_long_as_there_is_no_gateway() {
+    for address in ["127.0.0.1:8090", "0.0.0.0:8090"] {
+        let lines = refuse(&format!("\nhttp.listen = '{address}'\nhttp.token_file = '/etc/token'"), NO_VARIABLES);
+        assert_eq!(lines, [r#"test.toml:2: http.listen: the service has no HTTP gateway yet; expected "off""#]);
+    }
+    let lines = refuse("", [("SANDBOXD_HTTP__LISTEN", "127.0.0.1:8090")]);
+    assert_eq!(lines, [r#"SANDBOXD_HTTP__LISTEN: the service has no HTTP gateway yet; expected "off""#]);
+    accept("http.listen = 'off'", NO_VARIABLES);
+}
+
+#[test]
+fn a_name_whose_variables_would_be_ambiguous_is_refused() {
+    for name in ["a--b", "-a", "a-"] {
+        for table in ["profiles", "registries", "repositories", "profiles.default.languages"] {
+            let lines = refuse(&format!("[{table}.{name}]"), NO_VARIABLES);
+            assert!(lines[0].contains("environment variables would be ambiguous"), "{table}: {lines:?}");
+        }
+    }
 }
 
 #[test]
@@ -356,6 +367,20 @@ fn a_repository_needs_an_address_and_a_base() {
     let config = accept("[repositories.app]\nurl = '/srv/app.git'\nbase = 'base:1'", NO_VARIABLES);
     assert_eq!(config.repositories["app"].every, Duration::from_secs(30 * 60));
     assert_eq!(accept(&config.to_string(), NO_VARIABLES), config);
+}
+
+#[test]
+fn memory_for_callers_fits_together() {
+    for (text, key) in [
+        ("socket.max_memory = '60MiB'", "socket.max_memory:"),
+        ("socket.max_line = '17MiB'", "socket.max_memory_per_connection:"),
+        ("socket.max_memory_per_connection = '16MiB'", "socket.max_memory_per_connection:"),
+    ] {
+        let lines = refuse(text, NO_VARIABLES);
+        assert!(lines.len() == 1 && lines[0].contains(key), "{lines:?}");
+    }
+    let lines = refuse("", [("SANDBOXD_SOCKET__MAX_MEMORY", "1MiB")]);
+    assert!(lines.len() == 1 && lines[0].contains("max_memory"), "{lines:?}");
 }
 
 #[test]

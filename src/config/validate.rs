@@ -7,6 +7,7 @@ use super::Config;
 use super::section::Report;
 
 pub(super) fn validate(config: &Config, report: &mut Report) {
+    memory(config, report);
     listeners(config, report);
     mounts(config, report);
     teardown(config, report);
@@ -16,16 +17,26 @@ pub(super) fn validate(config: &Config, report: &mut Report) {
     repositories(config, report);
 }
 
+/// One connection cannot hold all of the memory, and what it can hold is enough for its longest line, twice: as it is read,
+/// and while its request is under way.
+fn memory(config: &Config, report: &mut Report) {
+    let socket = &config.socket;
+    let (all, part, line) =
+        (socket.max_memory.bytes(), socket.max_memory_per_connection.bytes(), socket.max_line.bytes());
+    if all / 2 < part {
+        let message = format!("expected at least twice socket.max_memory_per_connection, which is {part} bytes");
+        report.refuse("socket.max_memory", message);
+    }
+    if part / 2 < line {
+        let message = format!("expected at least twice socket.max_line, which is {line} bytes");
+        report.refuse("socket.max_memory_per_connection", message);
+    }
+}
+
+/// An address that is accepted and ignored would let an operator believe that callers are served there.
 fn listeners(config: &Config, report: &mut Report) {
-    let (http, metrics) = (config.http.listen, config.metrics.listen);
-    if let Some(address) = http {
-        if !address.ip().is_loopback() && config.http.token_file.is_none() {
-            let message = format!("{address} can be reached from outside, which needs http.token_file");
-            report.refuse("http.listen", message);
-        }
-        if http == metrics && address.port() != 0 {
-            report.refuse("http.listen", format!("{address} is taken by metrics.listen"));
-        }
+    if config.http.listen.is_some() {
+        report.refuse("http.listen", r#"the service has no HTTP gateway yet; expected "off""#);
     }
 }
 

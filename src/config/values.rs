@@ -6,7 +6,7 @@ use std::path::{Component, Path, PathBuf};
 use serde::Serializer;
 
 use super::section::Parsed;
-use super::source::Raw;
+use super::source::{Raw, Refusal};
 
 /// Something to read, on one line.
 pub(super) fn text(raw: &Raw) -> Parsed<String> {
@@ -22,6 +22,24 @@ pub(super) fn plain_name(raw: &Raw) -> Option<String> {
     raw.text()
         .filter(|name| name.starts_with(|c: char| c.is_ascii_alphanumeric()) && name.chars().all(plain))
         .map(String::from)
+}
+
+/// A name that an operator gives to a table, and that the environment can spell: there, `_` stands for `-` and `__` for the
+/// dot. A `-` at either end, or two in a row, would make one variable mean two keys.
+pub(super) fn table_name(what: &'static str) -> impl Fn(&str) -> Parsed<()> {
+    let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    move |name| {
+        let is_plain = !name.is_empty() && name.len() <= 63 && name.chars().all(plain);
+        if !is_plain {
+            return Err(Refusal(format!("expected a {what}'s name of a-z, 0-9 and -")));
+        }
+        match name.starts_with('-') || name.ends_with('-') || name.contains("--") {
+            true => Err(Refusal(format!(
+                "expected a {what}'s name without - at its ends or twice in a row: its environment variables would be ambiguous"
+            ))),
+            false => Ok(()),
+        }
+    }
 }
 
 pub(super) fn flag(raw: &Raw) -> Parsed<bool> {

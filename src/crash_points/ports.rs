@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use sandboxd_actors::claims::Claim;
 use sandboxd_actors::clock::Timestamp;
 use sandboxd_actors::container::{Binding, ContainerSpec};
 use sandboxd_actors::directories::{ChatDirectories, DirectoryError};
@@ -14,10 +15,10 @@ use sandboxd_actors::engine::{Engine, EngineError, EngineIdentity, NetworkSpec, 
 use sandboxd_actors::host_path::HostPath;
 use sandboxd_actors::ids::{ChatId, ContainerId, ContainerName, InstanceName, SessionId, SlotId, SnapshotId};
 use sandboxd_actors::interior::Furnishing;
-use sandboxd_actors::journal::{Contents, Entry, EventPage, Journal, JournalError};
+use sandboxd_actors::journal::{Contents, Entry, EventPage, Journal, JournalError, LifecycleEvent};
 use sandboxd_actors::profile::User;
 use sandboxd_actors::sandbox::Sandbox;
-use sandboxd_actors::slot::{LateBinding, NotBound, Slot, Slots};
+use sandboxd_actors::slot::{LateBinding, NotBound, Slots};
 use sandboxd_actors::snapshot::{Snapshot, SnapshotOrigin};
 
 use super::{CrashPoints, Side};
@@ -47,13 +48,6 @@ impl<P> Bordered<P> {
     async fn around<T>(&self, effect: &'static str, call: impl Future<Output = T>) -> T {
         self.points.pass(Side::Before, effect);
         let outcome = call.await;
-        self.points.pass(Side::After, effect);
-        outcome
-    }
-
-    fn around_call<T>(&self, effect: &'static str, call: impl FnOnce() -> T) -> T {
-        self.points.pass(Side::Before, effect);
-        let outcome = call();
         self.points.pass(Side::After, effect);
         outcome
     }
@@ -155,6 +149,26 @@ impl ChatDirectories for Bordered<Arc<dyn ChatDirectories>> {
     async fn prepare(&self, chat: ChatId, user: Option<User>) -> Result<HostPath, DirectoryError> {
         self.around("directories.prepare", self.inner.prepare(chat, user)).await
     }
+
+    async fn remove(&self, chat: ChatId) -> Result<bool, DirectoryError> {
+        self.around("directories.remove", self.inner.remove(chat)).await
+    }
+
+    async fn finish_removals(&self) -> Result<(), DirectoryError> {
+        self.inner.finish_removals().await
+    }
+
+    async fn list(&self) -> Result<Vec<ChatId>, DirectoryError> {
+        self.inner.list().await
+    }
+
+    async fn changed_at(&self, chat: ChatId) -> Result<Option<Timestamp>, DirectoryError> {
+        self.inner.changed_at(chat).await
+    }
+
+    async fn mark_used(&self, chat: ChatId) -> Result<(), DirectoryError> {
+        self.inner.mark_used(chat).await
+    }
 }
 
 #[async_trait]
@@ -171,36 +185,36 @@ impl Slots for Bordered<Arc<dyn Slots>> {
         self.inner.wait(slot, places).await
     }
 
-    fn is_free(&self, slot: SlotId) -> bool {
-        self.inner.is_free(slot)
+    async fn is_free(&self, slot: SlotId) -> Result<bool, DirectoryError> {
+        self.inner.is_free(slot).await
     }
 
-    fn take(&self, slot: SlotId, session: SessionId) -> Result<(), DirectoryError> {
-        self.around_call("slots.take", || self.inner.take(slot, session))
+    async fn take(&self, slot: SlotId, session: SessionId) -> Result<(), DirectoryError> {
+        self.around("slots.take", self.inner.take(slot, session)).await
     }
 
     async fn bind(&self, slot: SlotId, session: SessionId, binding: &Binding) -> Result<(), NotBound> {
         self.around("slots.bind", self.inner.bind(slot, session, binding)).await
     }
 
-    fn remember(&self, slot: &Slot, session: SessionId, binding: &Binding) -> Result<(), DirectoryError> {
-        self.around_call("slots.remember", || self.inner.remember(slot, session, binding))
+    async fn remember(&self, claim: &Claim) -> Result<(), DirectoryError> {
+        self.around("slots.remember", self.inner.remember(claim)).await
     }
 
-    fn open_again(&self, session: SessionId) -> Result<(), NotBound> {
-        self.inner.open_again(session)
+    async fn open_again(&self, session: SessionId) -> Result<(), NotBound> {
+        self.inner.open_again(session).await
     }
 
     async fn bind_again(&self, session: SessionId) -> Result<(), NotBound> {
         self.inner.bind_again(session).await
     }
 
-    fn retain(&self, slots: &HashSet<SlotId>) {
-        self.inner.retain(slots);
+    async fn retain(&self, slots: &HashSet<SlotId>) {
+        self.inner.retain(slots).await;
     }
 
-    fn clear(&self, slot: SlotId) {
-        self.around_call("slots.clear", || self.inner.clear(slot));
+    async fn clear(&self, slot: SlotId) {
+        self.around("slots.clear", self.inner.clear(slot)).await;
     }
 }
 
@@ -213,11 +227,20 @@ impl<J: Journal> Journal for Bordered<J> {
         self.around_blocking("journal.sandbox", |journal| journal.sandbox(chat))
     }
 
+    /// Changes nothing.
+    fn sessions(&mut self) -> Result<Vec<SessionId>, JournalError> {
+        self.inner.sessions()
+    }
+
     fn commit(&mut self, entries: &[Entry]) -> Result<(), JournalError> {
         self.around_blocking("journal.commit", |journal| journal.commit(entries))
     }
 
     fn events(&mut self, after: u64, chat: Option<ChatId>, limit: usize) -> Result<EventPage, JournalError> {
         self.around_blocking("journal.events", |journal| journal.events(after, chat, limit))
+    }
+
+    fn last_events(&mut self, chat: ChatId, limit: usize) -> Result<Vec<LifecycleEvent>, JournalError> {
+        self.around_blocking("journal.last_events", |journal| journal.last_events(chat, limit))
     }
 }

@@ -6,7 +6,8 @@ use sandboxd_actors::engine::EngineIdentity;
 use sandboxd_actors::images::Disk;
 use sandboxd_actors::slot::LateBinding;
 
-use crate::engine::condition::{Condition, Isolated};
+use crate::engine::condition::{Condition, NetworkCondition};
+use crate::server::entry::{Entry, KeptOut};
 
 /// Of what could not be found out, there is the reason.
 pub type Found<T> = Result<T, String>;
@@ -27,6 +28,11 @@ pub struct Findings {
     pub chats: Directory,
     pub volumes: Vec<VolumeRoot>,
     pub descriptors: Descriptors,
+    /// Ports of this host that its other addresses than loopback accept connections on, in order.
+    pub open_ports: Vec<u16>,
+    /// A profile gives its sandboxes a network.
+    pub is_networked: bool,
+    pub callers: Callers,
     pub user: User,
 }
 
@@ -43,7 +49,7 @@ pub struct Network {
     /// Whether those on it are to be kept from each other.
     pub isolated: bool,
     /// As the engine has it, as often as it has it.
-    pub there: Vec<Isolated>,
+    pub there: Vec<NetworkCondition>,
 }
 
 #[derive(Debug, Clone)]
@@ -100,6 +106,19 @@ pub struct Descriptors {
     pub connections: u64,
     /// As many as there may be or, where nothing is said about that, as there are.
     pub sandboxes: u64,
+}
+
+/// Those whom the configuration allows to call.
+#[derive(Debug, Clone)]
+pub struct Callers {
+    pub socket: PathBuf,
+    /// How many users and groups are named.
+    pub named: usize,
+    /// Absent if the socket cannot be looked at.
+    pub entry: Option<Entry>,
+    pub kept_out: Vec<KeptOut>,
+    /// The first directory on the way to the socket that not every user may enter.
+    pub barred: Option<PathBuf>,
 }
 
 #[derive(Debug, Clone, Copy)]

@@ -8,9 +8,11 @@ use sandboxd_actors::slot::LateBinding;
 
 use super::check::{Check, Checks};
 use super::findings::{
-    Descriptors, Directory, Findings, Found, Instance, Network, Place, ProfileImage, Slots, User, VolumeRoot,
+    Callers, Descriptors, Directory, Findings, Found, Instance, Network, Place, ProfileImage, Slots, User, VolumeRoot,
 };
-use crate::engine::condition::{Condition, Enforced, Isolated};
+use crate::base_image::how_to_get;
+use crate::engine::condition::{Condition, Enforced};
+use crate::server::entry::Entry;
 
 /// The journal needs room to write even while something else fills the disk.
 const LEAST_ROOM: u64 = 64 << 20;
@@ -29,6 +31,7 @@ pub fn judge(findings: &Findings) -> Checks {
         engine(findings),
         instance(&findings.instance),
         network(&findings.networks),
+        addresses(&findings.networks),
         images(&findings.images),
         image_disk(&findings.image_disk, findings.watermark),
         limits(&findings.condition),
@@ -39,6 +42,8 @@ pub fn judge(findings: &Findings) -> Checks {
         directory("chats_root", &findings.chats),
         volumes(&findings.volumes),
         open_files(findings.descriptors),
+        host_services(findings),
+        callers(&findings.callers),
         user(findings.user),
     ];
     Checks { checks }
@@ -86,7 +91,7 @@ fn network(networks: &Found<Vec<Network>>) -> Check {
     };
     let missing = named(&|network| network.there.is_empty());
     let several = named(&|network| network.there.len() > 1);
-    let open = named(&|network| network.isolated && network.there.contains(&Isolated(false)));
+    let open = named(&|network| network.isolated && network.there.iter().any(|there| !there.isolated));
     if !missing.is_empty() {
         let message = format!("{} is gone, and sandboxes on it cannot start", missing.join(", "));
         Check::problem("network", message, "restart the service, which makes what it needs")
@@ -103,6 +108,43 @@ fn network(networks: &Found<Vec<Network>>) -> Check {
     }
 }
 
+/// Below this share of its capacity, in percent, a network is about to be full.
+const FEW_ADDRESSES: u64 = 10;
+
+/// How many more sandboxes the fullest network can take.
+fn addresses(networks: &Found<Vec<Network>>) -> Check {
+    let networks = match networks {
+        Ok(networks) => networks,
+        Err(why) => return unknown("addresses", why),
+    };
+    let room = |network: &Network| {
+        let there = network.there.first()?;
+        let capacity = there.capacity()?;
+        Some((capacity.saturating_sub(there.containers as u64), capacity, there.subnet?))
+    };
+    let all: Vec<_> = networks.iter().filter_map(|network| Some((network.name.as_str(), room(network)?))).collect();
+    let told: Vec<_> = all
+        .iter()
+        .map(|(name, (left, capacity, subnet))| {
+            format!("{name} ({subnet}) has room for {left} of {capacity} sandboxes")
+        })
+        .collect();
+    if told.is_empty() {
+        return Check::ok("addresses", "no network says which addresses it has");
+    }
+    let message = told.join(", ");
+    let advice = "a network keeps its addresses: name another one in engine.network, with its size in \
+                  engine.network_subnet, or remove this one while no sandbox is on it and restart the service; a \
+                  bridge has at most 1023 ports, whatever its size";
+    if all.iter().any(|(_, (left, ..))| *left == 0) {
+        Check::problem("addresses", message, advice)
+    } else if all.iter().any(|(_, (left, capacity, _))| left * 100 < capacity * FEW_ADDRESSES) {
+        Check::warning("addresses", message, advice)
+    } else {
+        Check::ok("addresses", message)
+    }
+}
+
 fn images(images: &Found<Vec<ProfileImage>>) -> Check {
     let images = match images {
         Ok(images) => images,
@@ -113,7 +155,7 @@ fn images(images: &Found<Vec<ProfileImage>>) -> Check {
         return Check::ok("images", format!("those of all {} profiles are on the engine", images.len()));
     };
     let list: Vec<_> = missing.iter().map(|image| format!("{} (profile {})", image.image, image.profile)).collect();
-    let advice = format!("sandboxctl image pull {}, or image build, or image refresh of a repository's", first.image);
+    let advice = how_to_get(&first.image);
     Check::problem("images", format!("not on the engine: {}", list.join(", ")), advice)
 }
 
@@ -245,8 +287,8 @@ fn directory(name: &str, directory: &Directory) -> Check {
 
 fn volumes(roots: &[VolumeRoot]) -> Check {
     if roots.is_empty() {
-        let advice = "list the directories below which volumes may lie in volumes.roots";
-        return Check::problem("volumes", "no volume is allowed, so no sandbox can be created", advice);
+        let message = "volumes.roots is empty: no volume is accepted, and sandboxes have only their chat's directory";
+        return Check::ok("volumes", message);
     }
     match roots.iter().find(|root| !root.is_there) {
         Some(gone) => {
@@ -271,6 +313,57 @@ fn open_files(descriptors: Descriptors) -> Check {
             let advice = "raise it (LimitNOFILE= in the service's unit), or lower socket.max_connections";
             Check::warning("open_files", format!("at most {limit}, but {needs}"), advice)
         }
+    }
+}
+
+/// As many ports are named.
+const NAMED_PORTS: usize = 12;
+
+/// A bridge's address is the host's, and the host's own firewall alone can close it to those on the bridge.
+fn host_services(findings: &Findings) -> Check {
+    let ports = &findings.open_ports;
+    if !findings.is_networked {
+        return Check::ok("host_services", "no profile gives its sandboxes a network");
+    }
+    if ports.is_empty() {
+        return Check::ok("host_services", "this host listens on loopback alone");
+    }
+    let mut named: Vec<_> = ports.iter().take(NAMED_PORTS).map(u16::to_string).collect();
+    if ports.len() > NAMED_PORTS {
+        named.push(format!("{} more", ports.len() - NAMED_PORTS));
+    }
+    let bridges = findings.networks.iter().flatten().flat_map(|network| &network.there);
+    let bridges: Vec<_> = bridges.filter_map(|there| there.bridge.as_deref()).collect();
+    Check::warning(
+        "host_services",
+        format!("sandboxes reach what listens on this host unless its firewall forbids it: ports {}", named.join(", ")),
+        format!(
+            "see \"The host's own services\" in docs/security.md for the rule that keeps sandboxes out, by their interface ({}); \
+             this check does not see firewall rules",
+            bridges.join(", ")
+        ),
+    )
+}
+
+/// Whether the socket lets those in who may call. What a caller may do is another question.
+fn callers(callers: &Callers) -> Check {
+    let Callers { socket, named, entry, kept_out, barred } = callers;
+    let socket = socket.display();
+    if let Some(first) = kept_out.first() {
+        let told: Vec<_> = kept_out.iter().map(ToString::to_string).collect();
+        return Check::warning("callers", told.join("; "), first.advice());
+    }
+    match (barred, entry) {
+        (Some(directory), _) if *named > 0 => {
+            let directory = directory.display();
+            let message = format!("not every user may enter {directory}, and so not open {socket}");
+            Check::warning("callers", message, format!("chmod o+x {directory}"))
+        }
+        (_, Some(Entry { gid, mode, .. })) => Check::ok(
+            "callers",
+            format!("{socket} belongs to group {gid} and has mode {mode:04o}; {named} users and groups are named"),
+        ),
+        (_, None) => Check::ok("callers", format!("{named} users and groups are named")),
     }
 }
 

@@ -3,13 +3,14 @@
 
 use async_trait::async_trait;
 use sandboxd_actors::engine::EngineError;
+use sandboxd_actors::engine::subnet::Subnet;
 
 #[async_trait]
 pub trait EngineCondition: Send + Sync + 'static {
     async fn condition(&self) -> Result<Condition, EngineError>;
 
-    /// Every network of exactly this name, and whether those on it are kept from each other.
-    async fn networks(&self, name: &str) -> Result<Vec<Isolated>, EngineError>;
+    /// Every network of exactly this name.
+    async fn networks(&self, name: &str) -> Result<Vec<NetworkCondition>, EngineError>;
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,5 +28,28 @@ pub struct Enforced {
     pub pids: bool,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Isolated(pub bool);
+/// A network as the engine has it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NetworkCondition {
+    /// Containers on it cannot reach each other.
+    pub isolated: bool,
+    /// The interface through which the host is connected to it, where the engine names it.
+    pub bridge: Option<String>,
+    /// The addresses that the engine gives to containers; absent where the engine does not say.
+    pub subnet: Option<Subnet>,
+    /// Containers that have one of these addresses.
+    pub containers: usize,
+}
+
+/// A bridge of Linux has so many ports.
+const BRIDGE_PORTS: u64 = 1023;
+
+/// The network's own address, the gateway's, and that for all.
+const RESERVED: u64 = 3;
+
+impl NetworkCondition {
+    /// How many containers can be on it, by its addresses and by the ports of its bridge.
+    pub fn capacity(&self) -> Option<u64> {
+        self.subnet.map(|subnet| subnet.size().saturating_sub(RESERVED).min(BRIDGE_PORTS))
+    }
+}

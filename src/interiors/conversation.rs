@@ -8,9 +8,17 @@ use sandbox_init::wire::{self, Control, Event, Failure, HEADER, Kind, MAX_PAYLOA
 use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::sync::OwnedSemaphorePermit;
 
 /// How long init may take to go on with what it can do at once. Even a slow disk is faster.
 const ANSWER_LIMIT: Duration = Duration::from_secs(30);
+
+/// Bytes of a file or of a command's output that are held at a time. A longer frame is handed on in pieces, since each
+/// stream whose caller does not read holds one.
+const PIECE: usize = 48 << 10;
+
+/// What is read ahead: many small frames at once.
+const READ_AHEAD: usize = 16 << 10;
 
 /// Both directions, which are independent of each other. Dropping both closes it.
 #[derive(Debug)]
@@ -23,6 +31,10 @@ pub struct Conversation {
 pub struct Listening {
     socket: BufReader<OwnedReadHalf>,
     payload: Vec<u8>,
+    /// What is left of a frame that is handed on in pieces.
+    rest: Option<(Kind, usize)>,
+    /// Its place among the sandbox's streams, free once it is dropped.
+    place: Option<OwnedSemaphorePermit>,
 }
 
 #[derive(Debug)]
@@ -58,7 +70,8 @@ pub enum ConversationError {
 impl Conversation {
     pub(super) async fn open(socket: UnixStream, request: &Request) -> io::Result<Self> {
         let (from, to) = socket.into_split();
-        let listening = Listening { socket: BufReader::with_capacity(MAX_PAYLOAD, from), payload: Vec::new() };
+        let socket = BufReader::with_capacity(READ_AHEAD, from);
+        let listening = Listening { socket, payload: Vec::new(), rest: None, place: None };
         let mut speaking = Speaking { socket: to, frame: Vec::new() };
         let mut message = Vec::new();
         request.put(&mut message);
@@ -69,6 +82,29 @@ impl Conversation {
         Ok(Self { listening, speaking })
     }
 
+    /// The same, with its place among the sandbox's streams.
+    pub(super) fn holding(mut self, place: Option<OwnedSemaphorePermit>) -> Self {
+        self.listening.place = place;
+        self
+    }
+
+    /// Waits until init has started the command. Whoever is told that it has not must not find it running later: init
+    /// starts no command whose conversation is closed, and kills one that it has just started.
+    pub async fn started(&mut self) -> Result<Event, ConversationError> {
+        let outcome = self.listening.event().await;
+        if matches!(outcome, Err(ConversationError::Silent)) {
+            self.give_up();
+        }
+        outcome
+    }
+
+    /// Sends a kill without waiting: a socket that takes no more has not been read by init either.
+    pub fn give_up(&mut self) {
+        let mut frame = Vec::new();
+        wire::put_message(&mut frame, Kind::Control, &Control::Kill {});
+        let _ = self.speaking.socket.try_write(&frame);
+    }
+
     /// For a conversation that has one answer.
     pub async fn answer(mut self) -> Result<Event, ConversationError> {
         self.listening.event().await
@@ -77,9 +113,19 @@ impl Conversation {
 
 impl Listening {
     pub async fn next(&mut self) -> Result<Said<'_>, ConversationError> {
-        let mut start = [0; HEADER];
-        self.socket.read_exact(&mut start).await.map_err(|_| ConversationError::Broken)?;
-        let (kind, length) = wire::header(start).map_err(|_| ConversationError::Nonsense)?;
+        let (kind, whole) = match self.rest.take() {
+            Some(rest) => rest,
+            None => {
+                let mut start = [0; HEADER];
+                self.socket.read_exact(&mut start).await.map_err(|_| ConversationError::Broken)?;
+                wire::header(start).map_err(|_| ConversationError::Nonsense)?
+            }
+        };
+        let length = match kind {
+            Kind::Stdout | Kind::Stderr | Kind::Data => whole.min(PIECE),
+            Kind::End | Kind::Event | Kind::Hello | Kind::Request | Kind::Control => whole,
+        };
+        self.rest = (length < whole).then_some((kind, whole - length));
         self.payload.resize(length, 0);
         self.socket.read_exact(&mut self.payload).await.map_err(|_| ConversationError::Broken)?;
         match kind {

@@ -9,14 +9,15 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 
-use rustix::fs::{CWD, StatVfsMountFlags, fstat, fstatvfs, stat};
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, StatVfsMountFlags, fstat, fstatvfs, openat2, stat};
 use rustix::mount::{MoveMountFlags, OpenTreeFlags, move_mount, open_tree};
 use rustix::process::{Pid, PidfdFlags, getpid, pidfd_open};
 use rustix::thread::{ThreadNameSpaceType, UnshareFlags, move_into_thread_name_spaces};
 use sandboxd_actors::container::Mount;
-use tokio::sync::oneshot;
 
 use super::capabilities::{self, Capability};
+use super::source::{Source, mount_of};
+use crate::file_system::{FileSystem, Unavailable};
 
 /// What it takes to mount, to enter the root of another process, and to look at one that lets nobody look at it.
 const NEEDED: [Capability; 3] = [capabilities::SYS_ADMIN, capabilities::SYS_CHROOT, capabilities::SYS_PTRACE];
@@ -31,8 +32,8 @@ pub(super) enum MountError {
     Host(io::Error),
     #[error("the engine gives sandboxes users of their own, to whom the host's files would be nobody's")]
     OtherUsers,
-    #[error("the thread that mounts has failed")]
-    Thread,
+    #[error(transparent)]
+    Unavailable(#[from] Unavailable),
 }
 
 /// Why nothing can be mounted into containers, if nothing can.
@@ -55,26 +56,24 @@ pub(super) fn reach(process: Pid) -> Result<OwnedFd, MountError> {
 }
 
 /// Mounts each, with all that is mounted below it, at its target in the namespace of the process.
-pub(super) async fn mount_into(process: Pid, mounts: Vec<Mount>) -> Result<(), MountError> {
+pub(super) async fn mount_into(files: &FileSystem, process: Pid, sources: Vec<Source>) -> Result<(), MountError> {
     let inside = reach(process)?;
-    let (done, outcome) = oneshot::channel();
-    let work = move || drop(done.send(copy_and_attach(&inside, &mounts)));
-    std::thread::Builder::new().name("mount".to_owned()).spawn(work).map_err(MountError::Host)?;
-    // One that panics says nothing.
-    outcome.await.unwrap_or(Err(MountError::Thread))
+    let mount = mount_of(&sources);
+    files.on_thread(&mount, move || copy_and_attach(&inside, &sources)).await?
 }
 
 /// On a thread of its own, which is in another namespace afterwards.
-fn copy_and_attach(inside: &OwnedFd, mounts: &[Mount]) -> Result<(), MountError> {
+fn copy_and_attach(inside: &OwnedFd, sources: &[Source]) -> Result<(), MountError> {
     let failed = |error: rustix::io::Errno| MountError::Host(error.into());
     leave_shared_root().map_err(failed)?;
-    let mut copies = copies(mounts)?;
+    let mut copies =
+        sources.iter().map(|source| copy(&source.mount, &source.directory.handle)).collect::<Result<Vec<_>, _>>()?;
     if is_read_only(&copies)? {
-        copies = writable(mounts, &copies)?;
+        copies = writable(sources, &copies)?;
     }
     move_into_thread_name_spaces(inside.as_fd(), ThreadNameSpaceType::MOUNT)
         .map_err(|error| MountError::Process(error.into()))?;
-    for (copy, mount) in copies.iter().zip(mounts) {
+    for (copy, Source { mount, .. }) in copies.iter().zip(sources) {
         let target = mount.target.as_str();
         move_mount(copy, "", CWD, target, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
             .map_err(|error| step(mount, "move_mount", error))?;
@@ -88,12 +87,14 @@ fn copy_and_attach(inside: &OwnedFd, mounts: &[Mount]) -> Result<(), MountError>
     Ok(())
 }
 
-/// A copy of each mount with all that is mounted below it, attached to nothing.
-fn copies(mounts: &[Mount]) -> Result<Vec<OwnedFd>, MountError> {
-    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_RECURSIVE;
-    let copy =
-        |mount: &Mount| open_tree(CWD, mount.source.as_str(), flags).map_err(|error| step(mount, "open_tree", error));
-    mounts.iter().map(copy).collect()
+/// A copy of the mount with all that is mounted below it, attached to nothing. Of the directory that is held open: another
+/// may be at its path by now.
+fn copy(mount: &Mount, held: &OwnedFd) -> Result<OwnedFd, MountError> {
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE
+        | OpenTreeFlags::OPEN_TREE_CLOEXEC
+        | OpenTreeFlags::AT_RECURSIVE
+        | OpenTreeFlags::AT_EMPTY_PATH;
+    open_tree(held, "", flags).map_err(|error| step(mount, "open_tree", error))
 }
 
 fn is_read_only(copies: &[OwnedFd]) -> Result<bool, MountError> {
@@ -108,12 +109,17 @@ fn is_read_only(copies: &[OwnedFd]) -> Result<bool, MountError> {
 
 /// A service manager may show the service a host on which it can write to little (`ProtectSystem=strict`). The sandbox gets
 /// the same directories as the host itself has them.
-fn writable(mounts: &[Mount], shown: &[OwnedFd]) -> Result<Vec<OwnedFd>, MountError> {
+fn writable(sources: &[Source], shown: &[OwnedFd]) -> Result<Vec<OwnedFd>, MountError> {
     let failed = |error: rustix::io::Errno| MountError::Host(error.into());
     let host = pidfd_open(Pid::INIT, PidfdFlags::empty()).map_err(failed)?;
     move_into_thread_name_spaces(host.as_fd(), ThreadNameSpaceType::MOUNT).map_err(failed)?;
-    let copies = copies(mounts)?;
-    for ((copy, shown), mount) in copies.iter().zip(shown).zip(mounts) {
+    let again = |Source { mount, .. }: &Source| {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let there = openat2(CWD, mount.source.as_str(), flags, Mode::empty(), ResolveFlags::NO_SYMLINKS);
+        copy(mount, &there.map_err(|error| step(mount, "openat2", error))?)
+    };
+    let copies = sources.iter().map(again).collect::<Result<Vec<_>, _>>()?;
+    for ((copy, shown), Source { mount, .. }) in copies.iter().zip(shown).zip(sources) {
         if identity(copy).map_err(failed)? != identity(shown).map_err(failed)? {
             return Err(step(mount, "the host has another directory there", rustix::io::Errno::STALE));
         }

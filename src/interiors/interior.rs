@@ -11,14 +11,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use rustix::net::sockopt::socket_peercred;
+use rustix::net::sockopt::{set_socket_send_buffer_size, socket_peercred};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use rustix::process::Pid;
 use sandbox_init::codec::decode;
 use sandbox_init::wire::{self, HEADER, Hello, Kind, Request, SECRET_LENGTH, VERSION};
 use tokio::io::{AsyncReadExt, Interest};
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::watch;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -34,23 +34,36 @@ const STRANGERS: usize = 16;
 /// How long a request waits for an init that is not there, such as after a restart of the service.
 const LINK_LIMIT: Duration = Duration::from_secs(5);
 
-/// In the direction of the service: fewer turns for what a command prints.
-const SEND_BUFFER: usize = 1 << 20;
+/// Buffers of a guest stream's socket, in the direction of init. Init chooses its own for the other direction: they count
+/// against the sandbox's memory.
+const SEND_BUFFER: usize = 64 << 10;
 
-/// Init did not answer.
+/// How many streams of files and trees one sandbox may have at a time. Further ones wait, in the order they came.
+const FILE_STREAMS: usize = 1024;
+
+/// How long a stream waits for others to end.
+const STREAM_LIMIT: Duration = Duration::from_secs(10);
+
+/// Why a guest stream could not be opened.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("the sandbox's init cannot be reached: {0}")]
-pub struct Unreachable(String);
+pub enum Unreachable {
+    /// Init did not answer.
+    #[error("the sandbox's init cannot be reached: {0}")]
+    Silent(String),
+    #[error("the sandbox has {FILE_STREAMS} open streams of files, and none has ended within {STREAM_LIMIT:?}")]
+    Busy,
+}
 
 impl From<io::Error> for Unreachable {
     fn from(error: io::Error) -> Self {
-        Unreachable(error.to_string())
+        Unreachable::Silent(error.to_string())
     }
 }
 
 #[derive(Debug)]
 pub struct Interior {
     link: watch::Receiver<Option<Arc<UnixStream>>>,
+    file_streams: Arc<Semaphore>,
     _listening: AbortOnDropHandle<()>,
 }
 
@@ -59,26 +72,35 @@ impl Interior {
         let listener = bind(directory)?;
         let (link, linked) = watch::channel(None);
         let listening = tokio::spawn(welcome(listener, secret, link));
-        Ok(Self { link: linked, _listening: AbortOnDropHandle::new(listening) })
+        let file_streams = Arc::new(Semaphore::new(FILE_STREAMS));
+        Ok(Self { link: linked, file_streams, _listening: AbortOnDropHandle::new(listening) })
     }
 
     /// Init itself, as this service sees it, which the kernel says and nobody else.
     pub(super) async fn process(&self) -> Result<Pid, Unreachable> {
         let mut link = self.link.clone();
-        let silent = |_| Unreachable(format!("it did not connect within {LINK_LIMIT:?}"));
+        let silent = |_| Unreachable::Silent(format!("it did not connect within {LINK_LIMIT:?}"));
         let linked = tokio::time::timeout(LINK_LIMIT, link.wait_for(Option::is_some)).await.map_err(silent)?;
-        let linked = linked.map_err(|_| Unreachable("it is gone".into()))?.clone();
-        let linked = linked.ok_or_else(|| Unreachable("it is gone".into()))?;
+        let linked = linked.map_err(|_| Unreachable::Silent("it is gone".into()))?.clone();
+        let linked = linked.ok_or_else(|| Unreachable::Silent("it is gone".into()))?;
         Ok(socket_peercred(&*linked).map_err(io::Error::from)?.pid)
+    }
+
+    async fn file_stream(&self) -> Result<OwnedSemaphorePermit, Unreachable> {
+        let place = tokio::time::timeout(STREAM_LIMIT, Arc::clone(&self.file_streams).acquire_owned()).await;
+        place.map_err(|_| Unreachable::Busy)?.map_err(|_| Unreachable::Busy)
     }
 
     async fn converse_at_last(&self, request: &Request) -> Result<Conversation, Unreachable> {
         let mut link = self.link.clone();
         loop {
-            let linked = link.wait_for(Option::is_some).await.map_err(|_| Unreachable("it is gone".into()))?.clone();
+            let linked =
+                link.wait_for(Option::is_some).await.map_err(|_| Unreachable::Silent("it is gone".into()))?.clone();
             let Some(linked) = linked else { continue };
             let (ours, theirs) = std::os::unix::net::UnixStream::pair()?;
-            let _ = rustix::net::sockopt::set_socket_send_buffer_size_force(&theirs, SEND_BUFFER);
+            for half in [&ours, &theirs] {
+                set_socket_send_buffer_size(half, SEND_BUFFER).map_err(io::Error::from)?;
+            }
             ours.set_nonblocking(true)?;
             let conversation = Conversation::open(UnixStream::from_std(ours)?, request).await?;
             match hand_over(&linked, theirs.into()).await {
@@ -87,7 +109,7 @@ impl Interior {
                 Err(_) => {
                     let same =
                         |now: &Option<Arc<UnixStream>>| now.as_ref().is_none_or(|now| !Arc::ptr_eq(now, &linked));
-                    link.wait_for(same).await.map_err(|_| Unreachable("it is gone".into()))?;
+                    link.wait_for(same).await.map_err(|_| Unreachable::Silent("it is gone".into()))?;
                 }
             }
         }
@@ -97,9 +119,20 @@ impl Interior {
 #[async_trait]
 impl Entrance for Interior {
     async fn converse(&self, request: &Request) -> Result<Conversation, Unreachable> {
-        let silent = |_| Unreachable(format!("it did not connect within {LINK_LIMIT:?}"));
-        tokio::time::timeout(LINK_LIMIT, self.converse_at_last(request)).await.map_err(silent)?
+        let place = match opens_file_stream(request) {
+            true => Some(self.file_stream().await?),
+            false => None,
+        };
+        let silent = |_| Unreachable::Silent(format!("it did not connect within {LINK_LIMIT:?}"));
+        let conversation = tokio::time::timeout(LINK_LIMIT, self.converse_at_last(request)).await.map_err(silent)??;
+        Ok(conversation.holding(place))
     }
+}
+
+/// Whether a request opens a stream that lasts as long as its caller takes to read or write it.
+fn opens_file_stream(request: &Request) -> bool {
+    use Request::*;
+    matches!(request, Read { .. } | ReadDirectory { .. } | Write { .. } | ReadTree { .. } | WriteTree { .. })
 }
 
 async fn hand_over(link: &UnixStream, socket: OwnedFd) -> io::Result<()> {

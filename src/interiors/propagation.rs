@@ -3,10 +3,10 @@
 //!
 //! ```text
 //! <state.dir>/places/<slot>/     mounted on itself and shared, as long as the slot waits
-//!     0, 1, …                    seen by the container, each where one of the chat's directories is to be
+//!     %2Fchat, …                 seen by the container, each where one of the chat's directories is to be
 //! ```
 //!
-//! What is mounted at a number appears in the container. Once it is there, the two are separated and all of it is unmounted
+//! The name of each is its place in the container. A directory that is mounted there appears in the container. Once it is there, the two are separated and all of it is unmounted
 //! out here, so that the host has no mount of a sandbox that is somebody's. The empty directories stay until the container
 //! is gone: to remove one would unmount what the container has there.
 //!
@@ -15,15 +15,16 @@
 
 use std::fs::{self, DirBuilder, Permissions};
 use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
 use rustix::mount::{MountPropagationFlags, UnmountFlags, mount_bind, mount_bind_recursive, mount_change, unmount};
-use sandboxd_actors::container::Mount;
 use sandboxd_actors::ids::SlotId;
 
 use super::capabilities;
+use super::source::Source;
 
 /// Where mounts are tried out.
 const TRIAL: &str = "trial";
@@ -51,14 +52,14 @@ impl Places {
         tried.and_then(|()| close(&trial)).map_err(|error| format!("{} cannot be mounted: {error}", trial.display()))
     }
 
-    /// New places for a slot, one for each of so many directories.
-    pub(super) fn furnish(&self, slot: SlotId, count: usize) -> io::Result<Vec<PathBuf>> {
+    /// New places for a slot, one for each of these in the container.
+    pub(super) fn furnish(&self, slot: SlotId, targets: &[String]) -> io::Result<Vec<PathBuf>> {
         let path = self.of(slot);
         self.make(&path)?;
-        let numbered: Vec<PathBuf> = (0..count).map(|number| path.join(number.to_string())).collect();
-        numbered.iter().try_for_each(|place| self.make(place))?;
+        let places: Vec<PathBuf> = targets.iter().map(|target| self.place(slot, target)).collect();
+        places.iter().try_for_each(|place| self.make(place))?;
         share(&path)?;
-        Ok(numbered)
+        Ok(places)
     }
 
     /// Makes them ready for a container that is started again. Does nothing about a slot that has none.
@@ -71,20 +72,22 @@ impl Places {
         share(&path)
     }
 
-    /// Mounts each, with all that is mounted below it, at its number.
-    pub(super) fn fill(&self, slot: SlotId, mounts: &[Mount]) -> io::Result<()> {
-        for (number, mount) in mounts.iter().enumerate() {
-            let place = self.of(slot).join(number.to_string());
+    /// Mounts each, with all that is mounted below it, at its place. A place without a mount stays empty.
+    pub(super) fn fill(&self, slot: SlotId, sources: &[Source]) -> io::Result<()> {
+        for Source { mount, directory } in sources {
+            let place = self.place(slot, &mount.target);
             let named = |error: Errno| io::Error::other(format!("{}: {}", mount.source, io::Error::from(error)));
-            mount_bind_recursive(mount.source.as_str(), &place).map_err(named)?;
+            // By its handle: another directory may be at its path by now.
+            let held = format!("/proc/self/fd/{}", directory.handle.as_raw_fd());
+            mount_bind_recursive(held, &place).map_err(named)?;
         }
         Ok(())
     }
 
     /// Takes back what was filled in, also out of the container.
-    pub(super) fn empty(&self, slot: SlotId, count: usize) -> io::Result<()> {
-        let place = |number: usize| self.of(slot).join(number.to_string());
-        (0..count).rev().try_for_each(|number| Ok(unmount(place(number), UnmountFlags::DETACH)?))
+    pub(super) fn empty(&self, slot: SlotId, targets: &[String]) -> io::Result<()> {
+        let mut targets = targets.iter().rev();
+        targets.try_for_each(|target| Ok(unmount(self.place(slot, target), UnmountFlags::DETACH)?))
     }
 
     /// Leaves what was filled in to the container, and to nobody else.
@@ -116,6 +119,10 @@ impl Places {
 
     fn of(&self, slot: SlotId) -> PathBuf {
         self.root.join(slot.to_string())
+    }
+
+    fn place(&self, slot: SlotId, target: &str) -> PathBuf {
+        self.of(slot).join(target.replace('%', "%25").replace('/', "%2F"))
     }
 
     fn make(&self, directory: &Path) -> io::Result<()> {
@@ -160,10 +167,19 @@ fn close(directory: &Path) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::file_system::FileSystem;
+    use sandboxd_actors::container::Mount;
     use sandboxd_actors::host_path::HostPath;
 
-    #[test]
-    fn what_a_crash_left_mounted_is_unmounted_and_never_deleted() {
+    async fn source(directory: &Path, target: &str) -> Source {
+        let path = HostPath::from_canonical(directory).unwrap();
+        let mount = Mount { source: path, target: target.into(), read_only: false, propagated: false };
+        let file_system = FileSystem::new(Path::new("/none"), directory).unwrap();
+        Source { mount, directory: file_system.open_source(directory).await.unwrap() }
+    }
+
+    #[tokio::test]
+    async fn what_a_crash_left_mounted_is_unmounted_and_never_deleted() {
         let state = tempfile::tempdir().unwrap();
         let places = Places::in_state(state.path()).unwrap();
         if let Err(why) = places.are_possible() {
@@ -173,14 +189,12 @@ mod tests {
         let chat = fs::canonicalize(state.path()).unwrap().join("chat");
         fs::create_dir(&chat).unwrap();
         fs::write(chat.join("history"), "years of it").unwrap();
-        let source = HostPath::from_canonical(&chat).unwrap();
-        let mount = Mount { source, target: "/chat".into(), read_only: false, propagated: false };
-
         let slot = SlotId::random();
-        let kept = places.furnish(slot, 2).unwrap();
-        places.fill(slot, &[mount.clone(), mount.clone()]).unwrap();
+        let kept = places.furnish(slot, &["/chat".to_owned(), "/a/volume".to_owned()]).unwrap();
+        let sources = [source(&chat, "/chat").await, source(&chat, "/a/volume").await];
+        places.fill(slot, &sources).unwrap();
         // Twice, as if the next service had tried again.
-        places.fill(slot, &[mount]).unwrap();
+        places.fill(slot, &sources[..1]).unwrap();
         assert_eq!(fs::read_to_string(kept[0].join("history")).unwrap(), "years of it");
 
         let next = Places::in_state(state.path()).unwrap();
@@ -192,6 +206,24 @@ mod tests {
         let left: Vec<_> = table.lines().filter(|line| line.contains(&slot.to_string())).collect();
         assert_eq!(left, Vec::<&str>::new());
         next.clear(slot);
+    }
+
+    #[tokio::test]
+    async fn a_directory_is_mounted_at_its_own_place_whichever_others_stay_empty() {
+        let state = tempfile::tempdir().unwrap();
+        let places = Places::in_state(state.path()).unwrap();
+        if let Err(why) = places.are_possible() {
+            eprintln!("nothing can be mounted here: {why}");
+            return;
+        }
+        let slot = SlotId::random();
+        let kept = places.furnish(slot, &["/a/volume".to_owned(), "/chat".to_owned()]).unwrap();
+        let chat = fs::canonicalize(state.path()).unwrap().join("chat");
+        fs::create_dir_all(chat.join("mine")).unwrap();
+        places.fill(slot, &[source(&chat, "/chat").await]).unwrap();
+        let filled: Vec<_> = kept.iter().map(|place| place.join("mine").exists()).collect();
+        assert_eq!(filled, [false, true]);
+        places.clear(slot);
     }
 
     #[test]

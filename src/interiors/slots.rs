@@ -5,87 +5,112 @@
 //!     place/                         empty, mounted where the chat's directories will be injected
 //! <state.dir>/slots/<slot>           taken: a link to the session's directory
 //! <state.dir>/sandboxes/<session>/
-//!     claim                          what the slot was bound with, once it is the session's
+//!     claim                          a copy of its claim, for the case that the journal is lost
 //! ```
 //!
 //! Taking a slot is one rename, so it is taken once. A claim holds the session's environment, as the engine's own files do
-//! for a container that was made for its chat; only the service's user reads it. None of this needs to be flushed to disk:
-//! what a power failure takes back, it takes together with the container.
+//! for a container that was made for its chat; only the service's user reads it. The journal decides whose a slot is: the
+//! rename and the link are not flushed before a create is answered, and are made again from the claim after a power failure.
 
 use std::collections::{BTreeMap, HashSet};
-use std::fs::{self, DirBuilder, OpenOptions, Permissions};
-use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
+use std::fs::{self, DirBuilder, Permissions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use rustix::io::Errno;
 use sandbox_init::codec::Bytes;
 use sandbox_init::wire::{Event, Request, WAIT_VARIABLE};
+use sandboxd_actors::claims::Claim;
 use sandboxd_actors::container::{Binding, Mount};
 use sandboxd_actors::directories::DirectoryError;
 use sandboxd_actors::host_path::HostPath;
-use sandboxd_actors::ids::{ChatId, ContainerId, SessionId, SlotId};
+use sandboxd_actors::ids::{SessionId, SlotId};
 use sandboxd_actors::interior::Furnishing;
-use sandboxd_actors::labels;
-use sandboxd_actors::slot::{LateBinding, NotBound, Slot, Slots};
-use serde::{Deserialize, Serialize};
+use sandboxd_actors::slot::{LateBinding, NotBound, Slots};
 
 use super::conversation::ConversationError;
 use super::injection::MountError;
-use super::{Entrance, Interior, InteriorsOnDisk, Tenant, failed, injection};
+use super::source::{Source, mount_of};
+use super::{Entrance, Interior, InteriorsOnDisk, Tenant, claim_file, directories_in, failed, injection};
 
-const CLAIM: &str = "claim";
 const PLACE: &str = "place";
 
-/// What a slot was bound with.
-#[derive(Serialize, Deserialize)]
-struct Claim {
-    /// The name of its link.
-    slot: String,
-    container: String,
-    labels: BTreeMap<String, String>,
-    environment: BTreeMap<String, String>,
-    /// The host's path, by where it is mounted.
-    mounts: BTreeMap<String, String>,
-}
+/// The copy of a claim is flushed so much later than it is written: creates wait for the same disk.
+const FLUSH_DELAY: Duration = Duration::from_secs(1);
 
 impl InteriorsOnDisk {
-    /// The labels of the session that has the slot, if one has.
-    pub fn labels_of(&self, slot: SlotId) -> Option<BTreeMap<String, String>> {
-        Some(read(&self.slot(slot).join(CLAIM)).ok()?.labels)
+    /// Returns the claims whose copies lie beside the sandboxes' sockets.
+    pub fn stored_claims(&self) -> Vec<Claim> {
+        let sessions = directories_in(&self.sandboxes).into_iter().flatten();
+        let read = |session: SessionId| match claim_file::read(&self.directory(session), session) {
+            Ok(claim) => Some(claim),
+            // Not every sandbox was a slot.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) => {
+                tracing::warn!(session.id = %session, %error, "the copy of a claim cannot be read");
+                None
+            }
+        };
+        sessions.filter_map(|name| name.parse().ok()).filter_map(read).collect()
     }
 
-    /// The container that was a slot once and is this chat's now. Reads all claims: not for a request's path.
-    pub fn container_of(&self, chat: ChatId) -> Option<ContainerId> {
-        let (claims, chat) = (fs::read_dir(&self.sandboxes).ok()?.flatten(), chat.to_string());
-        let mut claims = claims.filter_map(|entry| read(&entry.path().join(CLAIM)).ok());
-        let claim = claims.find(|claim| claim.labels.get(labels::CHAT_ID) == Some(&chat))?;
-        Some(ContainerId::new(claim.container))
+    /// Makes claimed slots their sessions' again where a power failure has taken back the rename or the link, neither of
+    /// which is flushed before a create is answered.
+    pub fn restore_slots(&self) {
+        for claim in self.claims.all() {
+            let (slot, directory) = (self.slot(claim.slot), self.directory(claim.session));
+            let restored = match fs::symlink_metadata(&slot) {
+                Ok(found) if found.is_dir() && !directory.exists() => {
+                    let moved = self.take_now(claim.slot, claim.session);
+                    let of_slot = Tenant::Slot(claim.slot);
+                    let mut inherited = self.inherited.lock().unwrap_or_else(PoisonError::into_inner);
+                    for tenant in inherited.iter_mut().filter(|tenant| moved.is_ok() && **tenant == of_slot) {
+                        *tenant = Tenant::Session(claim.session);
+                    }
+                    moved
+                }
+                Err(error) if error.kind() == io::ErrorKind::NotFound && directory.exists() => {
+                    symlink(&directory, &slot)
+                }
+                _ => continue,
+            };
+            match restored {
+                Ok(()) => tracing::info!(session.id = %claim.session, slot.id = %claim.slot, "restored a claimed slot"),
+                Err(error) => {
+                    tracing::warn!(session.id = %claim.session, slot.id = %claim.slot, %error, "a claimed slot is not restored");
+                }
+            }
+        }
     }
 
     /// What the session's container was bound with and its engine does not know of.
     pub fn environment_of(&self, session: SessionId) -> BTreeMap<String, String> {
-        read(&self.directory(session).join(CLAIM)).map(|claim| claim.environment).unwrap_or_default()
+        let text = |(name, value): (&str, &str)| (name.to_owned(), value.to_owned());
+        self.claims.of_session(session).map(|claim| claim.environment.iter().map(text).collect()).unwrap_or_default()
     }
 
     /// Removes what is left of the slot that the session's container was once.
     pub(super) fn forget_slot_of(&self, session: SessionId) {
-        if let Some(slot) = read(&self.directory(session).join(CLAIM)).ok().and_then(|claim| claim.slot.parse().ok()) {
-            let _ = fs::remove_file(self.slot(slot));
-            self.places.clear(slot);
+        if let Some(claim) = self.claims.remove(session) {
+            let _ = fs::remove_file(self.slot(claim.slot));
+            self.places.clear(claim.slot);
         }
     }
 
-    /// What the session's container was bound with, if it was a slot once.
-    fn claim(&self, session: SessionId) -> Result<Option<(SlotId, Claim)>, NotBound> {
-        let claim = match read(&self.directory(session).join(CLAIM)) {
-            Ok(claim) => claim,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(not_bound(error)),
-        };
-        Ok(Some((claim.slot.parse().map_err(not_bound)?, claim)))
+    /// One rename, so that a slot is taken once.
+    fn take_now(&self, slot: SlotId, session: SessionId) -> io::Result<()> {
+        let (from, to) = (self.slot(slot), self.directory(session));
+        fs::rename(&from, &to)?;
+        let mut open = self.state();
+        if let Some(interior) = open.remove(&Tenant::Slot(slot)) {
+            open.insert(Tenant::Session(session), interior);
+        }
+        drop(open);
+        symlink(&to, &from)
     }
 
     fn slot(&self, slot: SlotId) -> PathBuf {
@@ -100,33 +125,52 @@ impl InteriorsOnDisk {
         environment: Vec<(Bytes, Bytes)>,
     ) -> Result<(), NotBound> {
         let interior = self.of(session).ok_or_else(unknown)?;
+        let mut sources = Vec::with_capacity(mounts.len());
+        for mount in mounts {
+            let directory = self.file_system.open_source(mount.source.as_path()).await.map_err(not_bound)?;
+            sources.push(Source { mount, directory });
+        }
         match &self.late_binding {
             Ok(LateBinding::Injected) => {
                 let process = interior.process().await.map_err(not_bound)?;
-                injection::mount_into(process, mounts).await.map_err(not_bound)?;
+                injection::mount_into(&self.file_system, process, sources).await.map_err(not_bound)?;
             }
-            Ok(LateBinding::Propagated { .. }) => {
-                self.places.fill(slot, &mounts).map_err(not_bound)?;
-                seen(&interior, &mounts).await?;
-            }
+            Ok(LateBinding::Propagated { .. }) => self.propagate(slot, &interior, sources).await?,
             Err(why) => return Err(NotBound(why.clone())),
         }
-        self.places.leave(slot).map_err(not_bound)?;
+        self.on_disk(move |this| this.places.leave(slot)).await.map_err(not_bound)?;
         done(&interior, &Request::Bind { environment }).await
+    }
+
+    /// Mounts each where the slot sees it, and asks the slot's init whether it does.
+    async fn propagate(&self, slot: SlotId, interior: &Interior, sources: Vec<Source>) -> Result<(), NotBound> {
+        let this = self.myself.upgrade().ok_or_else(unknown)?;
+        let mount = mount_of(&sources);
+        let fill = move || this.places.fill(slot, &sources).map(|()| sources);
+        let sources = self.file_system.on_thread(&mount, fill).await.map_err(not_bound)?.map_err(not_bound)?;
+        for source in &sources {
+            seen(interior, source).await?;
+        }
+        Ok(())
     }
 
     /// Whether what is mounted out here is seen in there: nobody can tell before there is a container.
     async fn try_out(&self, slot: SlotId, interior: &Interior, places: &[String]) -> Result<(), NotBound> {
-        let nothing = self.places.nothing().and_then(|path| host_path(&path)).map_err(not_bound)?;
-        let mounts: Vec<Mount> = places.iter().map(|target| kept(&nothing, target, false)).collect();
-        self.places.fill(slot, &mounts).map_err(not_bound)?;
-        let seen = match seen(interior, &mounts).await {
-            Ok(()) => has_our_users(interior, &nothing, &mounts).await,
+        let nothing = self.on_disk(|this| this.places.nothing().and_then(|path| host_path(&path)));
+        let nothing = nothing.await.map_err(not_bound)?;
+        let mut sources = Vec::with_capacity(places.len());
+        for target in places {
+            let directory = self.file_system.open_source(nothing.as_path()).await.map_err(not_bound)?;
+            sources.push(Source { mount: kept(&nothing, target, false), directory });
+        }
+        let seen = match self.propagate(slot, interior, sources).await {
+            Ok(()) => has_our_users(interior, places).await,
             unseen => {
                 unseen.map_err(|error| NotBound(format!("the engine does not see what the service mounts: {error}")))
             }
         };
-        self.places.empty(slot, mounts.len()).map_err(not_bound)?;
+        let targets = places.to_vec();
+        self.on_disk(move |this| this.places.empty(slot, &targets)).await.map_err(not_bound)?;
         seen
     }
 }
@@ -138,13 +182,14 @@ impl Slots for InteriorsOnDisk {
     }
 
     async fn furnish(&self, slot: SlotId, places: &[String]) -> Result<Furnishing, DirectoryError> {
-        let path = self.slot(slot);
-        let furnish = || {
-            let (mut furnishing, interior) = self.lay_out(&path)?;
-            self.state().insert(Tenant::Slot(slot), Arc::new(interior));
-            if let Ok(LateBinding::Propagated { .. }) = self.late_binding {
-                let sources = self.places.furnish(slot, places.len())?;
-                for (source, target) in sources.iter().zip(places) {
+        let (path, places) = (self.slot(slot), places.to_vec());
+        let furnish = self.on_disk(move |this| {
+            let path = this.slot(slot);
+            let (mut furnishing, interior) = this.lay_out(&path)?;
+            this.state().insert(Tenant::Slot(slot), Arc::new(interior));
+            if let Ok(LateBinding::Propagated { .. }) = this.late_binding {
+                let sources = this.places.furnish(slot, &places)?;
+                for (source, target) in sources.iter().zip(&places) {
                     furnishing.mounts.push(kept(&host_path(source)?, target, true));
                 }
             } else {
@@ -156,8 +201,8 @@ impl Slots for InteriorsOnDisk {
             }
             furnishing.environment.push((WAIT_VARIABLE.to_owned(), "1".to_owned()));
             Ok(furnishing)
-        };
-        furnish().map_err(|error| failed(&path, error))
+        });
+        furnish.await.map_err(|error| failed(&path, error))
     }
 
     async fn wait(&self, slot: SlotId, places: &[String]) -> Result<(), NotBound> {
@@ -173,19 +218,16 @@ impl Slots for InteriorsOnDisk {
         }
     }
 
-    fn is_free(&self, slot: SlotId) -> bool {
-        fs::symlink_metadata(self.slot(slot)).is_ok_and(|entry| entry.is_dir())
+    async fn is_free(&self, slot: SlotId) -> Result<bool, DirectoryError> {
+        match self.on_disk(move |this| fs::symlink_metadata(this.slot(slot))).await {
+            Ok(entry) => Ok(entry.is_dir()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(failed(&self.slot(slot), error)),
+        }
     }
 
-    fn take(&self, slot: SlotId, session: SessionId) -> Result<(), DirectoryError> {
-        let (from, to) = (self.slot(slot), self.directory(session));
-        fs::rename(&from, &to).map_err(|error| failed(&from, error))?;
-        let mut open = self.state();
-        if let Some(interior) = open.remove(&Tenant::Slot(slot)) {
-            open.insert(Tenant::Session(session), interior);
-        }
-        drop(open);
-        symlink(&to, &from).map_err(|error| failed(&from, error))
+    async fn take(&self, slot: SlotId, session: SessionId) -> Result<(), DirectoryError> {
+        self.on_disk(move |this| this.take_now(slot, session)).await.map_err(|error| failed(&self.slot(slot), error))
     }
 
     async fn bind(&self, slot: SlotId, session: SessionId, binding: &Binding) -> Result<(), NotBound> {
@@ -193,79 +235,73 @@ impl Slots for InteriorsOnDisk {
         self.bind_with(slot, session, binding.mounts.clone(), environment).await
     }
 
-    fn remember(&self, slot: &Slot, session: SessionId, binding: &Binding) -> Result<(), DirectoryError> {
-        let text = |(name, value): (&str, &str)| (name.to_owned(), value.to_owned());
-        let claim = Claim {
-            slot: slot.id.to_string(),
-            container: slot.container.to_string(),
-            labels: binding.labels.clone(),
-            environment: binding.environment.iter().map(text).collect(),
-            mounts: binding.mounts.iter().map(|mount| (mount.target.clone(), mount.source.to_string())).collect(),
-        };
-        let path = self.directory(session).join(CLAIM);
-        write(&path, &claim).map_err(|error| failed(&path, error))
+    async fn remember(&self, claim: &Claim) -> Result<(), DirectoryError> {
+        let (directory, claim) = (self.directory(claim.session), claim.clone());
+        let session = claim.session;
+        let written = self.on_disk(move |this| claim_file::write(&this.directory(session), &claim)).await;
+        written.map_err(|error| failed(&directory, error))?;
+        let this = self.myself.upgrade();
+        tokio::spawn(async move {
+            tokio::time::sleep(FLUSH_DELAY).await;
+            let Some(this) = this else { return };
+            match this.on_disk(move |_| claim_file::flush(&directory)).await {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    tracing::warn!(%error, "the copy of a claim is not flushed to disk");
+                }
+                // A sandbox that was removed meanwhile needs none.
+                _ => {}
+            }
+        });
+        Ok(())
     }
 
-    fn open_again(&self, session: SessionId) -> Result<(), NotBound> {
-        let Some((slot, _)) = self.claim(session)? else { return Ok(()) };
-        self.places.open_again(slot).map_err(not_bound)
+    async fn open_again(&self, session: SessionId) -> Result<(), NotBound> {
+        let Some(slot) = self.claims.of_session(session).map(|claim| claim.slot) else { return Ok(()) };
+        self.on_disk(move |this| this.places.open_again(slot)).await.map_err(not_bound)
     }
 
     async fn bind_again(&self, session: SessionId) -> Result<(), NotBound> {
-        let Some((slot, claim)) = self.claim(session)? else { return Ok(()) };
-        let interior = self.of(session).ok_or_else(unknown)?;
+        let Some(claim) = self.claims.of_session(session) else { return Ok(()) };
+        let (slot, interior) = (claim.slot, self.of(session).ok_or_else(unknown)?);
         if !waits(&interior).await? {
             // It was not started anew: a service that ended meanwhile had bound it already, and did not get to say so.
-            return self.places.leave(slot).map_err(not_bound);
+            return self.on_disk(move |this| this.places.leave(slot)).await.map_err(not_bound);
         }
-        let mount = |(target, source): (String, String)| {
-            let source = HostPath::from_canonical(Path::new(&source)).map_err(not_bound)?;
-            Ok(Mount { source, target, read_only: false, propagated: false })
+        let mount = |(target, source): (&String, &HostPath)| Mount {
+            source: source.clone(),
+            target: target.clone(),
+            read_only: false,
+            propagated: false,
         };
-        let mounts = claim.mounts.into_iter().map(mount).collect::<Result<_, NotBound>>()?;
-        let bytes = |text: String| Bytes(text.into_bytes());
-        let environment = claim.environment.into_iter().map(|(name, value)| (bytes(name), bytes(value))).collect();
-        self.bind_with(slot, session, mounts, environment).await
+        let mounts = claim.mounts.iter().map(mount).collect();
+        let environment = claim.environment.iter().map(|(name, value)| (name.into(), value.into())).collect();
+        self.bind_with(claim.slot, session, mounts, environment).await
     }
 
-    fn retain(&self, slots: &HashSet<SlotId>) {
+    async fn retain(&self, slots: &HashSet<SlotId>) {
         let gone = |tenant: &Tenant| matches!(tenant, Tenant::Slot(slot) if !slots.contains(slot));
         for tenant in self.take_inherited(|tenant| matches!(tenant, Tenant::Slot(_))).into_iter().filter(gone) {
             if let Tenant::Slot(slot) = tenant {
-                self.clear(slot);
+                Slots::clear(self, slot).await;
             }
         }
     }
 
-    fn clear(&self, slot: SlotId) {
+    async fn clear(&self, slot: SlotId) {
         self.state().remove(&Tenant::Slot(slot));
-        self.places.clear(slot);
-        let path = self.slot(slot);
-        let cleared = match fs::symlink_metadata(&path) {
+        let cleared = self.on_disk(move |this| {
+            this.places.clear(slot);
+            let path = this.slot(slot);
             // The session's directory is cleared with the session.
-            Ok(entry) if entry.is_symlink() => fs::remove_file(&path),
-            Ok(_) => fs::remove_dir_all(&path),
-            Err(error) => Err(error),
-        };
-        match cleared {
+            if fs::symlink_metadata(&path)?.is_symlink() { fs::remove_file(&path) } else { fs::remove_dir_all(&path) }
+        });
+        match cleared.await {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 tracing::warn!(slot.id = %slot, %error, "the directory of a slot was not removed");
             }
             _ => {}
         }
     }
-}
-
-fn read(path: &Path) -> io::Result<Claim> {
-    serde_json::from_slice(&fs::read(path)?).map_err(io::Error::other)
-}
-
-/// There as a whole, or not at all.
-fn write(path: &Path, claim: &Claim) -> io::Result<()> {
-    let draft = path.with_extension("draft");
-    let text = serde_json::to_vec(claim).map_err(io::Error::other)?;
-    OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft)?.write_all(&text)?;
-    fs::rename(draft, path)
 }
 
 /// Waits for init to say that it did what it was asked to do.
@@ -278,7 +314,7 @@ async fn done(interior: &Interior, request: &Request) -> Result<(), NotBound> {
 }
 
 /// Whether init is yet to be bound.
-async fn waits(interior: &Interior) -> Result<bool, NotBound> {
+pub(super) async fn waits(interior: &Interior) -> Result<bool, NotBound> {
     let conversation = interior.converse(&Request::Waiting {}).await.map_err(not_bound)?;
     match conversation.answer().await {
         Ok(_) => Ok(true),
@@ -287,20 +323,19 @@ async fn waits(interior: &Interior) -> Result<bool, NotBound> {
     }
 }
 
-/// Asks init whether each is where it should be. What is not there would be written into the container's own layer, and lost.
-async fn seen(interior: &Interior, mounts: &[Mount]) -> Result<(), NotBound> {
-    for Mount { source, target, .. } in mounts {
-        let meant = fs::metadata(source.as_str()).map_err(not_bound)?;
-        let mounted = Request::Mounted { path: target.as_str().into(), device: meant.dev(), inode: meant.ino() };
-        done(interior, &mounted).await.map_err(|error| NotBound(format!("{source} is not at {target}: {error}")))?;
-    }
-    Ok(())
+/// Asks init whether the directory is where it should be. What is not there would be written into the container's own layer, and lost.
+async fn seen(interior: &Interior, Source { mount, directory }: &Source) -> Result<(), NotBound> {
+    let Mount { source, target, .. } = mount;
+    let (device, inode) = (directory.device, directory.inode);
+    let mounted = Request::Mounted { path: target.as_str().into(), device, inode };
+    done(interior, &mounted).await.map_err(|error| NotBound(format!("{source} is not at {target}: {error}")))
 }
 
 /// Users of the sandbox's own would own nothing of what the host has.
-async fn has_our_users(interior: &Interior, source: &HostPath, mounts: &[Mount]) -> Result<(), NotBound> {
-    let ours = fs::metadata(source.as_str()).map_err(not_bound)?.uid();
-    for Mount { target, .. } in mounts {
+async fn has_our_users(interior: &Interior, places: &[String]) -> Result<(), NotBound> {
+    // Of all that this service makes.
+    let ours = rustix::process::geteuid().as_raw();
+    for target in places {
         let facts = interior.converse(&Request::Facts { path: target.as_str().into() }).await.map_err(not_bound)?;
         match facts.answer().await.map_err(not_bound)? {
             Event::Facts { facts } if facts.user == ours => {}

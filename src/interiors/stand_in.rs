@@ -9,7 +9,7 @@ mod exec;
 mod files;
 mod frames;
 mod names;
-mod processes;
+pub(super) mod processes;
 mod spool;
 mod trees;
 
@@ -114,6 +114,10 @@ impl StandIn {
             }
             Request::Kill { id } => self.answer(&mut writer, self.kill(id).await).await,
             Request::Signal { id, signal } => self.answer(&mut writer, self.signal(id, signal).await).await,
+            Request::Await { id } => {
+                let ended = self.end_of(id).await;
+                self.answer(&mut writer, ended).await
+            }
             Request::Attach { .. } => Err(unsupported("nobody can attach to a command that the engine runs")),
             Request::Usage {} => match self.engine.usage(&self.container).await {
                 Ok(usage) => {

@@ -23,6 +23,25 @@ const CHECKED_SIZE: u64 = 256 << 20;
 const BUSY_TIMEOUT: Duration = Duration::from_secs(1);
 
 pub(super) fn open(file: &Path, instance: &InstanceName) -> Result<Connection, JournalError> {
+    let mut connection = match open_verified(file, instance)? {
+        Some(connection) => connection,
+        None => {
+            create(file, instance)?;
+            connect(file).map_err(|why| error::of_sqlite(file, &why))?
+        }
+    };
+    let sqlite = |why: rusqlite::Error| error::of_sqlite(file, &why);
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, false).map_err(sqlite)?;
+    connection.pragma_update(None, "synchronous", "FULL").map_err(sqlite)?;
+    // The environment of a claim may hold secrets, which go from the file with their sandbox.
+    connection.pragma_update(None, "secure_delete", true).map_err(sqlite)?;
+    schema::migrate(&mut connection, MIGRATIONS).map_err(sqlite)?;
+    Ok(connection)
+}
+
+/// Opens a journal of this instance that is whole, as it is; `None` where there is none. A connection that is closed
+/// without further settings has changed nothing.
+pub(super) fn open_verified(file: &Path, instance: &InstanceName) -> Result<Option<Connection>, JournalError> {
     let has_log = beside(file, "-wal").exists();
     let size = match fs::metadata(file) {
         Ok(found) => found.len(),
@@ -30,20 +49,16 @@ pub(super) fn open(file: &Path, instance: &InstanceName) -> Result<Connection, J
             if has_log {
                 return Err(error::corrupt(file, "its log is there, but not the journal itself"));
             }
-            create(file, instance)?;
-            0
+            return Ok(None);
         }
         Err(why) => return Err(error::of_io(file, &why)),
     };
     let sqlite = |why: rusqlite::Error| error::of_sqlite(file, &why);
-    let mut connection = connect(file).map_err(sqlite)?;
+    let connection = connect(file).map_err(sqlite)?;
     // As long as it may yet be refused, nothing is written: not even its log into the journal when it is closed.
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, has_log).map_err(sqlite)?;
     verify(&connection, file, instance, size, has_log)?;
-    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, false).map_err(sqlite)?;
-    connection.pragma_update(None, "synchronous", "FULL").map_err(sqlite)?;
-    schema::migrate(&mut connection, MIGRATIONS).map_err(sqlite)?;
-    Ok(connection)
+    Ok(Some(connection))
 }
 
 fn verify(

@@ -27,7 +27,7 @@ pub(super) fn save_sandbox(connection: &Connection, sandbox: &Sandbox) -> rusqli
         ":session": sandbox.session.to_string(),
         ":agent": sandbox.agent.as_str(),
         ":workspace": sandbox.workspace.map(|workspace| workspace.to_string()),
-        ":volume": sandbox.volume.as_str(),
+        ":volume": sandbox.volume.as_ref().map(HostPath::as_str),
         ":profile": sandbox.profile.as_str(),
         ":image": sandbox.image,
         ":snapshot": sandbox.snapshot.map(|snapshot| snapshot.to_string()),
@@ -59,7 +59,7 @@ pub(super) fn read_sandbox(row: &Row<'_>, instance: &InstanceName) -> rusqlite::
         chat,
         agent: parsed(row, "agent")?,
         workspace: optional(row, "workspace")?,
-        volume: understood(row, "volume", |text| HostPath::from_canonical(Path::new(text)))?,
+        volume: volume(row)?,
         profile: parsed(row, "profile")?,
         image: row.get("image")?,
         snapshot: optional(row, "snapshot")?,
@@ -75,6 +75,7 @@ pub(super) fn read_sandbox(row: &Row<'_>, instance: &InstanceName) -> rusqlite::
         expires_at: parsed(row, "expires_at")?,
         idle_timeout: understood(row, "idle_timeout", read_duration)?,
         held_until: optional(row, "held_until")?,
+        held_by: Vec::new(),
         durable_leases: understood(row, "leases", read_leases)?,
     })
 }
@@ -89,6 +90,10 @@ pub(super) fn find_sandbox(
         .query_map([chat.to_string()], |row| read_sandbox(row, instance))?
         .next()
         .transpose()
+}
+
+pub(super) fn sessions(connection: &Connection) -> rusqlite::Result<Vec<SessionId>> {
+    connection.prepare_cached("SELECT session FROM sandboxes")?.query_map([], |row| parsed(row, "session"))?.collect()
 }
 
 pub(super) fn forget_sandbox(connection: &Connection, chat: ChatId, session: SessionId) -> rusqlite::Result<()> {
@@ -149,6 +154,17 @@ pub(super) fn read_events(
     }
 }
 
+pub(super) fn last_events(
+    connection: &Connection,
+    chat: ChatId,
+    limit: usize,
+) -> rusqlite::Result<Vec<LifecycleEvent>> {
+    connection
+        .prepare_cached("SELECT * FROM events WHERE chat = ?1 ORDER BY sequence DESC LIMIT ?2")?
+        .query_map((chat.to_string(), i64::try_from(limit).unwrap_or(i64::MAX)), read_event)?
+        .collect()
+}
+
 pub(super) fn prune_events(connection: &Connection, kept_from: u64) -> rusqlite::Result<()> {
     connection.prepare_cached("DELETE FROM events WHERE sequence < ?1")?.execute([number(kept_from)])?;
     Ok(())
@@ -171,11 +187,18 @@ fn read_event(row: &Row<'_>) -> rusqlite::Result<LifecycleEvent> {
     })
 }
 
+fn volume(row: &Row<'_>) -> rusqlite::Result<Option<HostPath>> {
+    match row.get_ref("volume")?.as_str_or_null()? {
+        None => Ok(None),
+        Some(_) => understood(row, "volume", |text| HostPath::from_canonical(Path::new(text))).map(Some),
+    }
+}
+
 fn container(row: &Row<'_>) -> rusqlite::Result<Option<ContainerId>> {
     Ok(row.get::<_, Option<String>>("container")?.map(ContainerId::new))
 }
 
-fn parsed<T: FromStr<Err: Display>>(row: &Row<'_>, column: &str) -> rusqlite::Result<T> {
+pub(super) fn parsed<T: FromStr<Err: Display>>(row: &Row<'_>, column: &str) -> rusqlite::Result<T> {
     understood(row, column, str::parse)
 }
 
@@ -186,7 +209,7 @@ fn optional<T: FromStr<Err: Display>>(row: &Row<'_>, column: &str) -> rusqlite::
     }
 }
 
-fn understood<T, E: Display>(
+pub(super) fn understood<T, E: Display>(
     row: &Row<'_>,
     column: &str,
     read: impl FnOnce(&str) -> Result<T, E>,

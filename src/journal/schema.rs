@@ -8,7 +8,7 @@ pub(super) const APPLICATION_ID: i32 = 0x7362_786a;
 /// The n-th takes a journal of version n to the next; a new version is one more. One that was released is never changed.
 /// New words for a status or a reason need a version too, if only an empty one: an older program then says that the
 /// file is newer, and does not take it for damaged.
-pub(super) const MIGRATIONS: &[&str] = &[FIRST, LEASES, SNAPSHOTS, WORKSPACES];
+pub(super) const MIGRATIONS: &[&str] = &[FIRST, LEASES, SNAPSHOTS, WORKSPACES, OPTIONAL_VOLUMES, CLAIMS];
 
 /// Words, ids and times are stored as the protocol shows them, for people with a plain `sqlite3`. The name of a
 /// container is not stored, because it follows from the instance and the chat.
@@ -65,6 +65,29 @@ const SNAPSHOTS: &str = "ALTER TABLE sandboxes ADD COLUMN snapshot TEXT";
 
 /// Whose chat it is; of sandboxes from before, nobody said.
 const WORKSPACES: &str = "ALTER TABLE sandboxes ADD COLUMN workspace TEXT";
+
+/// A sandbox may have no volume. SQLite cannot lift NOT NULL from a column, so the column is replaced.
+const OPTIONAL_VOLUMES: &str = "
+    ALTER TABLE sandboxes RENAME COLUMN volume TO required_volume;
+    ALTER TABLE sandboxes ADD COLUMN volume TEXT;
+    UPDATE sandboxes SET volume = required_volume;
+    ALTER TABLE sandboxes DROP COLUMN required_volume;
+";
+
+/// Claims of slots, as JSON where they are maps. Those of a journal from before are files: see `claims_in_files`.
+const CLAIMS: &str = "
+    CREATE TABLE claims (
+        chat        TEXT NOT NULL PRIMARY KEY,
+        session     TEXT NOT NULL,
+        slot        TEXT NOT NULL,
+        container   TEXT NOT NULL,
+        labels      TEXT NOT NULL,
+        environment TEXT NOT NULL,
+        mounts      TEXT NOT NULL
+    ) STRICT;
+    ALTER TABLE journal ADD COLUMN claims_in_files INTEGER NOT NULL DEFAULT 0;
+    UPDATE journal SET claims_in_files = 1;
+";
 
 /// The version that these migrations lead to.
 pub(super) fn latest(migrations: &[&str]) -> i32 {

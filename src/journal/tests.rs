@@ -2,11 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::sync::Arc;
 use std::time::Duration;
 
+use sandboxd_actors::claims::Claim;
 use sandboxd_actors::clock::Timestamp;
+use sandboxd_actors::environment::Environment;
 use sandboxd_actors::host_path::HostPath;
-use sandboxd_actors::ids::{ContainerId, ContainerName, SessionId};
+use sandboxd_actors::ids::{ContainerId, ContainerName, SessionId, SlotId};
 use sandboxd_actors::journal::{Change, LifecycleEvent};
 use sandboxd_actors::sandbox::{Reason, Sandbox, Status};
 use tempfile::TempDir;
@@ -55,6 +58,19 @@ fn chat(n: u128) -> ChatId {
     ChatId::new(uuid::Uuid::from_u128(n))
 }
 
+/// Of the session that the sandbox is of.
+fn claim(sandbox: &Sandbox) -> Claim {
+    Claim {
+        slot: SlotId::random(),
+        session: sandbox.session,
+        chat: sandbox.chat,
+        container: ContainerId::new("container"),
+        labels: BTreeMap::from([("label".to_owned(), "value".to_owned())]),
+        environment: Environment::default().with("NAME", "value"),
+        mounts: BTreeMap::new(),
+    }
+}
+
 fn session(n: u128) -> SessionId {
     uuid::Uuid::from_u128(n).to_string().parse().unwrap()
 }
@@ -69,7 +85,7 @@ fn sandbox(chat_number: u128, session_number: u128) -> Sandbox {
         chat: chat(chat_number),
         agent: "agent".parse().unwrap(),
         workspace: None,
-        volume: HostPath::from_canonical(Path::new("/data")).unwrap(),
+        volume: Some(HostPath::from_canonical(Path::new("/data")).unwrap()),
         profile: "default".parse().unwrap(),
         image: "image".into(),
         snapshot: None,
@@ -85,6 +101,7 @@ fn sandbox(chat_number: u128, session_number: u128) -> Sandbox {
         expires_at: moment(300),
         idle_timeout: Duration::from_secs(7200),
         held_until: None,
+        held_by: Vec::new(),
         durable_leases: Vec::new(),
     }
 }
@@ -192,6 +209,19 @@ fn events_are_read_in_pages_of_one_chat_or_of_all() {
 }
 
 #[test]
+fn the_last_events_of_a_chat_are_read_newest_first() {
+    let place = Place::new();
+    let mut journal = place.opened();
+    let first = journal.load().unwrap().last_event + 1;
+    let entries: Vec<_> = (0..6).map(|n| event(first + n, u128::from(n % 2))).collect();
+    journal.commit(&entries).unwrap();
+    let numbers = |events: Vec<LifecycleEvent>| events.iter().map(|event| event.sequence - first).collect::<Vec<_>>();
+    assert_eq!(numbers(journal.last_events(chat(1), 2).unwrap()), [5, 3]);
+    assert_eq!(numbers(journal.last_events(chat(0), 10).unwrap()), [4, 2, 0]);
+    assert_eq!(numbers(journal.last_events(chat(7), 10).unwrap()), Vec::<u64>::new());
+}
+
+#[test]
 fn old_events_are_pruned_now_and_then_and_the_gap_shows() {
     let place = Place::new();
     let mut journal = SqliteJournal::open(&place.file, &instance(), 80).unwrap();
@@ -222,7 +252,7 @@ fn a_cursor_of_a_journal_that_was_set_aside_is_a_gap() {
     while chrono::Utc::now().timestamp_millis().unsigned_abs() <= cursor + 1 {
         std::thread::yield_now();
     }
-    SqliteJournal::set_aside(&place.file).unwrap();
+    SqliteJournal::set_aside(&place.file, &instance(), true).unwrap();
     let mut journal = place.opened();
     record(&mut journal, 1000);
     assert!(journal.events(cursor, None, 1).unwrap().has_gap(cursor));

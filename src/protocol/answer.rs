@@ -9,13 +9,14 @@ use std::fmt::Display;
 use sandboxd_actors::clock::Timestamp;
 use sandboxd_actors::engine::{EngineError, EngineIdentity};
 use sandboxd_actors::ids::{ChatId, LeaseId, SnapshotId};
-use sandboxd_actors::outcome::{Created, Deletion, Outcome, Page};
+use sandboxd_actors::outcome::{Created, Deletion, Outcome, Page, Undescribed};
 use sandboxd_actors::reconciler::Report;
 use sandboxd_actors::sandbox::Sandbox;
 use sandboxd_actors::snapshot::Snapshot;
 use serde::{Serialize, Serializer};
 use serde_json::value::RawValue;
 
+use super::error::Error;
 use super::images::ImageAnswer;
 use super::inside::answer::InsideAnswer;
 use super::pools::{HintAnswer, PoolsAnswer};
@@ -44,7 +45,11 @@ pub enum Answer {
         now: Timestamp,
     },
     List(List),
-    Deletion(ChatId, Deletion),
+    Deletion {
+        chat: ChatId,
+        deletion: Deletion,
+        purged: bool,
+    },
     Snapshot(Snapshot),
     Snapshots(SnapshotPage),
     SnapshotDeletion {
@@ -81,7 +86,9 @@ impl Serialize for Answer {
                 SandboxFields::of_leased(sandbox, lease, *until, *now).serialize(serializer)
             }
             Answer::List(list) => list.serialize(serializer),
-            Answer::Deletion(chat, deletion) => DeletionFields::of(chat, deletion).serialize(serializer),
+            Answer::Deletion { chat, deletion, purged } => {
+                DeletionFields::of(chat, deletion, *purged).serialize(serializer)
+            }
             Answer::Snapshot(snapshot) => SnapshotFields::of(snapshot).serialize(serializer),
             Answer::Snapshots(page) => PageFields::of(page).serialize(serializer),
             Answer::SnapshotDeletion { snapshot, deleted } => {
@@ -103,7 +110,23 @@ impl Serialize for Answer {
 #[derive(Debug, Serialize)]
 pub struct List {
     sandboxes: Vec<Box<RawValue>>,
+    undescribed: Vec<UndescribedFields>,
     next: Option<Shown<ChatId>>,
+}
+
+/// A chat whose sandbox could not be described, and why.
+#[derive(Debug, Serialize)]
+struct UndescribedFields {
+    chat_id: Shown<ChatId>,
+    kind: &'static str,
+    message: String,
+}
+
+impl From<Undescribed> for UndescribedFields {
+    fn from(Undescribed { chat, error }: Undescribed) -> Self {
+        let error = Error::from(error);
+        Self { chat_id: Shown(chat), kind: error.kind.as_str(), message: error.message }
+    }
 }
 
 impl List {
@@ -126,7 +149,10 @@ impl List {
             whole if whole == page.sandboxes.len() => page.next,
             part => page.sandboxes.get(part - 1).map(|last| last.chat),
         };
-        Ok(List { sandboxes, next: next.map(Shown) })
+        // Those after the end of a page that ends early are in the next one.
+        let is_shown = |undescribed: &Undescribed| next.is_none_or(|last| undescribed.chat <= last);
+        let undescribed = page.undescribed.into_iter().filter(is_shown).map(UndescribedFields::from).collect();
+        Ok(List { sandboxes, undescribed, next: next.map(Shown) })
     }
 }
 
@@ -134,7 +160,15 @@ impl List {
 pub struct Health {
     status: &'static str,
     engine: EngineHealth,
+    state: StateHealth,
     sandboxes: usize,
+}
+
+/// Whether what has to be remembered can be written.
+#[derive(Debug, Serialize)]
+struct StateHealth {
+    writable: bool,
+    error: Option<String>,
 }
 
 #[derive(Debug, Serialize)]
@@ -146,12 +180,15 @@ struct EngineHealth {
 }
 
 impl Health {
-    pub fn of(engine: Result<EngineIdentity, EngineError>, sandboxes: usize) -> Health {
-        let (status, identity, error) = match engine {
-            Ok(identity) => ("ok", Identity::from(identity), None),
-            Err(error) => ("degraded", Identity::default(), Some(error.to_string())),
+    pub fn of(engine: Result<EngineIdentity, EngineError>, sandboxes: usize, state: Result<(), String>) -> Health {
+        let (identity, error) = match engine {
+            Ok(identity) => (Identity::from(identity), None),
+            Err(error) => (Identity::default(), Some(error.to_string())),
         };
-        Health { status, engine: EngineHealth { reachable: error.is_none(), identity, error }, sandboxes }
+        let engine = EngineHealth { reachable: error.is_none(), identity, error };
+        let state = StateHealth { writable: state.is_ok(), error: state.err() };
+        let status = if engine.reachable && state.writable { "ok" } else { "degraded" };
+        Health { status, engine, state, sandboxes }
     }
 }
 
@@ -174,6 +211,8 @@ pub struct LimitFields {
     pub max_line: usize,
     pub max_in_flight: usize,
     pub max_output: usize,
+    pub max_memory: usize,
+    pub max_memory_per_connection: usize,
 }
 
 #[derive(Debug, Default, Serialize)]
@@ -202,10 +241,11 @@ struct DeletionFields<'a> {
     session_id: Option<Shown<&'a dyn Display>>,
     container_id: Option<&'a str>,
     snapshot_id: Option<Shown<SnapshotId>>,
+    purged: bool,
 }
 
 impl<'a> DeletionFields<'a> {
-    fn of(chat: &'a ChatId, deletion: &'a Deletion) -> Self {
+    fn of(chat: &'a ChatId, deletion: &'a Deletion, purged: bool) -> Self {
         let chat_id = Shown(chat);
         match deletion {
             Deletion::Deleted { session, container, snapshot } => DeletionFields {
@@ -214,10 +254,16 @@ impl<'a> DeletionFields<'a> {
                 session_id: Some(Shown(session)),
                 container_id: container.as_ref().map(|id| id.as_str()),
                 snapshot_id: snapshot.map(Shown),
+                purged,
             },
-            Deletion::NotFound => {
-                DeletionFields { chat_id, result: "not_found", session_id: None, container_id: None, snapshot_id: None }
-            }
+            Deletion::NotFound => DeletionFields {
+                chat_id,
+                result: "not_found",
+                session_id: None,
+                container_id: None,
+                snapshot_id: None,
+                purged,
+            },
         }
     }
 }
@@ -226,6 +272,7 @@ impl<'a> DeletionFields<'a> {
 mod tests {
     use super::sandbox::tests::{NOON, sandbox};
     use super::*;
+    use sandboxd_actors::outcome::SandboxError;
     use serde_json::{Value, json};
 
     fn written(value: impl Serialize) -> Value {
@@ -233,16 +280,35 @@ mod tests {
     }
 
     #[test]
+    fn a_page_that_ends_early_leaves_the_undescribed_chats_after_it_to_the_next() {
+        let sandboxes: Vec<_> = (1..=1000).map(|chat| sandbox(chat, &"x".repeat(256))).collect();
+        let undescribed = |sandbox: &Sandbox| {
+            let retry_after = std::time::Duration::from_secs(1);
+            Undescribed { chat: sandbox.chat, error: SandboxError::Recovering { chat: sandbox.chat, retry_after } }
+        };
+        let undescribed = vec![undescribed(&sandboxes[0]), undescribed(&sandboxes[999])];
+        let page = List::of(Page { sandboxes: sandboxes.clone(), undescribed, next: None }, NOON);
+        let named = written(page.expect("can be written"))["undescribed"].clone();
+        assert_eq!(named.as_array().map(Vec::len), Some(1), "{named}");
+        assert_eq!((&named[0]["chat_id"], &named[0]["kind"]), (&json!(sandboxes[0].chat.to_string()), &json!("busy")));
+    }
+
+    #[test]
     fn a_page_of_long_sandboxes_ends_early_and_is_continued() {
         let agent = "x".repeat(256);
         let sandboxes: Vec<_> = (1..=1000).map(|chat| sandbox(chat, &agent)).collect();
-        let page = written(List::of(Page { sandboxes: sandboxes.clone(), next: None }, NOON).expect("can be written"));
+        let page = written(
+            List::of(Page { sandboxes: sandboxes.clone(), undescribed: Vec::new(), next: None }, NOON)
+                .expect("can be written"),
+        );
         let listed = page["sandboxes"].as_array().expect("an array").len();
         assert!((200..1000).contains(&listed), "{listed}");
         assert_eq!(page["next"], json!(sandboxes[listed - 1].chat.to_string()));
 
-        let short =
-            written(List::of(Page { sandboxes: sandboxes[..3].to_vec(), next: None }, NOON).expect("can be written"));
+        let short = written(
+            List::of(Page { sandboxes: sandboxes[..3].to_vec(), undescribed: Vec::new(), next: None }, NOON)
+                .expect("can be written"),
+        );
         assert_eq!((short["sandboxes"].as_array().map(Vec::len), &short["next"]), (Some(3), &Value::Null));
     }
 
@@ -250,15 +316,24 @@ mod tests {
     fn an_engine_that_does_not_answer_degrades_the_service() {
         let error = EngineError::Unreachable { message: "gone".into() };
         assert_eq!(
-            written(Health::of(Err(error), 3)),
+            written(Health::of(Err(error), 3, Ok(()))),
             json!({
                 "status": "degraded",
                 "engine": {
                     "reachable": false, "kind": null, "version": null, "api_version": null, "host": null,
                     "error": "the engine cannot be reached: gone",
                 },
+                "state": { "writable": true, "error": null },
                 "sandboxes": 3,
             })
         );
+    }
+
+    #[test]
+    fn a_state_that_cannot_be_written_degrades_the_service() {
+        let identity =
+            EngineIdentity { kind: "docker".into(), version: "1".into(), api_version: "1".into(), host: "here".into() };
+        let health = written(Health::of(Ok(identity), 0, Err("the disk is full".into())));
+        assert_eq!((&health["status"], &health["state"]["error"]), (&json!("degraded"), &json!("the disk is full")));
     }
 }

@@ -8,6 +8,8 @@ use sandboxd_actors::outcome::{Death, NotSaved, RemovalError, SandboxError, Star
 use serde::ser::{Serialize, SerializeStruct, Serializer};
 use serde_json::{Map, Value, json};
 
+use crate::base_image::how_to_get;
+
 /// A failure as it goes over the wire.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Error {
@@ -38,6 +40,7 @@ pub enum Kind {
     SnapshotNotFound,
     SnapshotFailed,
     SnapshotInUse,
+    PurgeFailed,
     JournalUnavailable,
     InsideUnreachable,
     CommandNotStarted,
@@ -56,10 +59,11 @@ pub enum Kind {
     ShuttingDown,
     LineTooLong,
     TooManyConnections,
+    PathUnavailable,
 }
 
 impl Kind {
-    pub const ALL: [Kind; 33] = [
+    pub const ALL: [Kind; 35] = [
         Kind::ParseError,
         Kind::InvalidRequest,
         Kind::MethodNotFound,
@@ -75,6 +79,7 @@ impl Kind {
         Kind::SnapshotNotFound,
         Kind::SnapshotFailed,
         Kind::SnapshotInUse,
+        Kind::PurgeFailed,
         Kind::JournalUnavailable,
         Kind::InsideUnreachable,
         Kind::CommandNotStarted,
@@ -93,6 +98,7 @@ impl Kind {
         Kind::ShuttingDown,
         Kind::LineTooLong,
         Kind::TooManyConnections,
+        Kind::PathUnavailable,
     ];
 
     pub fn as_str(self) -> &'static str {
@@ -112,6 +118,7 @@ impl Kind {
             Kind::SnapshotNotFound => "snapshot_not_found",
             Kind::SnapshotFailed => "snapshot_failed",
             Kind::SnapshotInUse => "snapshot_in_use",
+            Kind::PurgeFailed => "purge_failed",
             Kind::JournalUnavailable => "journal_unavailable",
             Kind::InsideUnreachable => "inside_unreachable",
             Kind::CommandNotStarted => "command_not_started",
@@ -130,6 +137,7 @@ impl Kind {
             Kind::ShuttingDown => "shutting_down",
             Kind::LineTooLong => "line_too_long",
             Kind::TooManyConnections => "too_many_connections",
+            Kind::PathUnavailable => "path_unavailable",
         }
     }
 
@@ -150,6 +158,7 @@ impl Kind {
             Kind::SnapshotNotFound => -32008,
             Kind::SnapshotFailed => -32009,
             Kind::SnapshotInUse => -32014,
+            Kind::PurgeFailed => -32016,
             Kind::JournalUnavailable => -32013,
             Kind::InsideUnreachable => -32040,
             Kind::CommandNotStarted => -32041,
@@ -168,6 +177,7 @@ impl Kind {
             Kind::ShuttingDown => -32022,
             Kind::LineTooLong => -32030,
             Kind::TooManyConnections => -32031,
+            Kind::PathUnavailable => -32015,
         }
     }
 
@@ -178,6 +188,7 @@ impl Kind {
                 | Kind::TooManyLeases
                 | Kind::SnapshotFailed
                 | Kind::SnapshotInUse
+                | Kind::PurgeFailed
                 | Kind::JournalUnavailable
                 | Kind::EngineUnavailable
                 | Kind::InsideUnreachable
@@ -187,6 +198,7 @@ impl Kind {
                 | Kind::Busy
                 | Kind::ShuttingDown
                 | Kind::TooManyConnections
+                | Kind::PathUnavailable
         );
         Error { kind: self, message: message.into(), retryable, details: Map::new() }
     }
@@ -195,6 +207,11 @@ impl Kind {
 impl Error {
     pub fn invalid_params(field: &str, message: impl std::fmt::Display) -> Error {
         Kind::InvalidParams.error(format!("{field}: {message}")).with("field", field)
+    }
+
+    /// Of a path whose file system does not answer.
+    pub fn path_unavailable(field: &str, message: impl std::fmt::Display) -> Error {
+        Kind::PathUnavailable.error(format!("{field}: {message}")).with("field", field)
     }
 
     /// Of a field that is itself part of another.
@@ -244,6 +261,12 @@ impl From<SandboxError> for Error {
             .with("reason", error.to_string())
             .with("owed", true),
             SandboxError::NotFound { chat } => Kind::SandboxNotFound.error(message).with("chat_id", chat.to_string()),
+            SandboxError::Ended { chat, ended } => Kind::SandboxNotFound
+                .error(message)
+                .with("chat_id", chat.to_string())
+                .with("session_id", ended.session.to_string())
+                .with("reason", ended.reason.as_str())
+                .with("ended_at", ended.at.to_rfc3339_opts(chrono::SecondsFormat::Millis, true)),
             SandboxError::NotRunning { chat, status } => {
                 Kind::SandboxNotRunning.error(message).with("chat_id", chat.to_string()).with("status", status.as_str())
             }
@@ -255,6 +278,9 @@ impl From<SandboxError> for Error {
             }
             SandboxError::SnapshotFailed { chat, error } => {
                 Kind::SnapshotFailed.error(message).with("chat_id", chat.to_string()).with("reason", error.to_string())
+            }
+            SandboxError::NotPurged { chat, why } => {
+                Kind::PurgeFailed.error(message).with("chat_id", chat.to_string()).with("reason", why.to_string())
             }
             SandboxError::NotSaved { chat, error } => {
                 journal_unavailable(message, &error).with("chat_id", chat.to_string())
@@ -316,7 +342,7 @@ fn start_failed(message: String, failure: &StartFailure) -> Error {
             journal_unavailable(message, error)
         }
         StartFailure::Engine(EngineError::ImageNotFound { image }) => {
-            Kind::ImageNotFound.error(message).with("image", image.as_str())
+            Kind::ImageNotFound.error(format!("{message}; {}", how_to_get(image))).with("image", image.as_str())
         }
         // It has waited for as long as it takes the engine to get through what came before.
         StartFailure::NoTurn(NoTurn(waited)) => Kind::Busy.error(message).with("retry_after", waited.as_secs_f64()),
@@ -325,6 +351,9 @@ fn start_failed(message: String, failure: &StartFailure) -> Error {
             .with("timeout", limit.as_secs_f64())
             .with("last", last.as_str())
             .with("log_tail", log_tail.as_slice()),
+        StartFailure::Directory(error) if error.is_full => {
+            Kind::JournalUnavailable.error(message).with("reason", failure.to_string())
+        }
         StartFailure::Directory(_) => failed("directory", false),
         StartFailure::Engine(_) => failed("engine", false),
         StartFailure::InTheWay { name, holder, .. } => {
@@ -336,6 +365,8 @@ fn start_failed(message: String, failure: &StartFailure) -> Error {
         StartFailure::Deleted => failed("deleted", true),
         StartFailure::PredecessorRemains(_) => failed("predecessor_remains", true),
         StartFailure::NotBound(_) => failed("not_bound", true),
+        StartFailure::VolumeChanged(_) => failed("volume_changed", true).with("field", "volume_host_path"),
+        StartFailure::NotBegun(_) => failed("not_begun", true),
         StartFailure::Defect(_) => failed("defect", false),
     }
 }

@@ -4,9 +4,31 @@
 const ONES: u64 = u64::from_ne_bytes([0x01; 8]);
 const HIGH: u64 = u64::from_ne_bytes([0x80; 8]);
 
-/// Appends the text, without quotation marks around it.
-pub(super) fn escape_into(out: &mut Vec<u8>, text: &str) {
-    let mut rest = text.as_bytes();
+/// The price of writing a text in JSON.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Cost {
+    /// Bytes beyond those of the text itself.
+    pub(super) extra: usize,
+    /// Whether there are characters that have no short escape, such as a null.
+    pub(super) has_controls: bool,
+}
+
+/// What [`escape_into`] adds.
+pub(super) fn cost(text: &[u8]) -> Cost {
+    let mut cost = Cost::default();
+    let mut rest = text;
+    while let [byte, after @ ..] = &rest[plain_prefix(rest)..] {
+        let extra = if is_control(*byte) { 5 } else { 1 };
+        cost.extra += extra;
+        cost.has_controls |= is_control(*byte);
+        rest = after;
+    }
+    cost
+}
+
+/// Appends the text, without quotation marks around it. It may be a part of one that begins or ends within a character.
+pub(super) fn escape_into(out: &mut Vec<u8>, text: &[u8]) {
+    let mut rest = text;
     while !rest.is_empty() {
         let (plain, from_there) = rest.split_at(plain_prefix(rest));
         out.extend_from_slice(plain);
@@ -44,6 +66,11 @@ fn is_special(byte: u8) -> bool {
     byte < 0x20 || byte == b'"' || byte == b'\\'
 }
 
+/// Whether a special byte has no short escape.
+fn is_control(byte: u8) -> bool {
+    byte < 0x20 && !matches!(byte, b'\n' | b'\r' | b'\t' | 0x08 | 0x0c)
+}
+
 fn escape(out: &mut Vec<u8>, byte: u8) {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     let short = match byte {
@@ -70,7 +97,8 @@ mod tests {
 
     fn escaped(text: &str) -> String {
         let mut out = vec![b'"'];
-        escape_into(&mut out, text);
+        escape_into(&mut out, text.as_bytes());
+        assert_eq!(cost(text.as_bytes()).extra, out.len() - 1 - text.len());
         out.push(b'"');
         String::from_utf8(out).expect("UTF-8")
     }

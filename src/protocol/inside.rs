@@ -13,7 +13,6 @@ use sandboxd_actors::engine::logs::LogRange;
 use serde::Deserialize;
 
 use super::error::Error;
-use super::escape::escape_into;
 
 pub(super) use params::{SyncFields, parse};
 
@@ -177,46 +176,6 @@ pub struct Output {
     pub detach_on_disconnect: bool,
 }
 
-/// Bytes as they are written in JSON: as text where they are UTF-8, else in base64.
-#[derive(Debug)]
-pub enum Content<'a> {
-    Text(&'a str),
-    Bytes(&'a [u8]),
-}
-
-impl<'a> Content<'a> {
-    pub fn of(bytes: &'a [u8]) -> Self {
-        match std::str::from_utf8(bytes) {
-            Ok(text) => Self::Text(text),
-            Err(_) => Self::Bytes(bytes),
-        }
-    }
-
-    /// Told in base64 in any case: what is no text, but may look like it, such as an archive of texts.
-    pub fn bytes(bytes: &'a [u8]) -> Self {
-        Self::Bytes(bytes)
-    }
-
-    /// Appends a field with its name.
-    pub fn put_field(&self, out: &mut Vec<u8>) {
-        match self {
-            Self::Text(text) => {
-                out.extend_from_slice(br#""text":""#);
-                escape_into(out, text);
-            }
-            Self::Bytes(bytes) => {
-                out.extend_from_slice(br#""base64":""#);
-                let start = out.len();
-                out.resize(start + bytes.len().div_ceil(3) * 4, 0);
-                STANDARD
-                    .encode_slice(bytes, &mut out[start..])
-                    .expect("room for four characters for every three bytes");
-            }
-        }
-        out.push(b'"');
-    }
-}
-
 /// Bytes in a request: one of two fields.
 #[derive(Debug, Deserialize)]
 #[serde(transparent)]
@@ -246,17 +205,5 @@ mod tests {
         assert_eq!(whole_characters(text), 3);
         assert_eq!(whole_characters(&text[..2]), 1);
         assert_eq!(whole_characters(&[b'a', 0xff, b'b']), 3, "this is no text");
-    }
-
-    #[test]
-    fn bytes_are_text_where_they_can_be() {
-        let json = |bytes: &[u8]| {
-            let mut out = Vec::new();
-            Content::of(bytes).put_field(&mut out);
-            String::from_utf8(out).expect("UTF-8")
-        };
-        assert_eq!(json("é\n".as_bytes()), r#""text":"é\n""#);
-        assert_eq!(json(&[0xff]), r#""base64":"/w==""#);
-        assert_eq!(json(&[0xff, 0, 1, 2]), r#""base64":"/wABAg==""#);
     }
 }

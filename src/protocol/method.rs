@@ -35,6 +35,8 @@ pub enum Method {
     SnapshotDelete,
     SandboxHint,
     PoolStatus,
+    PoolDrain,
+    PoolFill,
     ImageList,
     ImagePull,
     ImageBuild,
@@ -47,8 +49,21 @@ pub enum Method {
     SystemReconcile,
 }
 
+/// What a call does to the state of sandboxes, and so which role may make it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Effect {
+    /// It changes something. Only for the full role.
+    Changes,
+    /// It asks the guest, and changes nothing there. For the full role it is use of the sandbox, and so resumes a paused one.
+    /// For the read-only role it is no use: it holds no lease, and a paused sandbox is refused.
+    AsksGuest,
+    /// It tells of what the service or the engine knows. It is no use of a sandbox, resumes none and holds none. Only
+    /// logs that the full role follows count as use.
+    Looks,
+}
+
 impl Method {
-    pub const ALL: [Method; 43] = [
+    pub const ALL: [Method; 45] = [
         Method::SandboxCreate,
         Method::SandboxGet,
         Method::SandboxList,
@@ -82,6 +97,8 @@ impl Method {
         Method::SnapshotDelete,
         Method::SandboxHint,
         Method::PoolStatus,
+        Method::PoolDrain,
+        Method::PoolFill,
         Method::ImageList,
         Method::ImagePull,
         Method::ImageBuild,
@@ -133,6 +150,8 @@ impl Method {
             Method::SnapshotDelete => "snapshot.delete",
             Method::SandboxHint => "sandbox.hint",
             Method::PoolStatus => "pool.status",
+            Method::PoolDrain => "pool.drain",
+            Method::PoolFill => "pool.fill",
             Method::ImageList => "image.list",
             Method::ImagePull => "image.pull",
             Method::ImageBuild => "image.build",
@@ -146,8 +165,28 @@ impl Method {
         }
     }
 
+    /// Whether the answer tells of many things, and so may be some hundred kilobytes long.
+    pub fn is_listing(self) -> bool {
+        matches!(
+            self,
+            Method::SandboxList
+                | Method::SandboxCommands
+                | Method::SandboxListFiles
+                | Method::SnapshotList
+                | Method::PoolStatus
+                | Method::ImageList
+                | Method::ImagePrune
+                | Method::SystemDoctor
+                | Method::SystemReconcile
+        )
+    }
+
     /// Whether a caller with the read-only role may call it.
     pub fn only_reads(self) -> bool {
+        self.effect() != Effect::Changes
+    }
+
+    pub fn effect(self) -> Effect {
         match self {
             Method::SandboxCreate
             | Method::SandboxRenew
@@ -171,18 +210,20 @@ impl Method {
             | Method::SandboxMoveFile
             | Method::SandboxWriteTree
             | Method::SandboxHint
+            | Method::PoolDrain
+            | Method::PoolFill
             | Method::ImagePull
             | Method::ImageBuild
             | Method::ImageRefresh
             | Method::ImagePrune
-            | Method::SystemReconcile => false,
-            Method::SandboxGet
-            | Method::SandboxList
-            | Method::SandboxCommands
+            | Method::SystemReconcile => Effect::Changes,
+            Method::SandboxCommands
             | Method::SandboxReadFile
             | Method::SandboxListFiles
             | Method::SandboxStatFile
-            | Method::SandboxReadTree
+            | Method::SandboxReadTree => Effect::AsksGuest,
+            Method::SandboxGet
+            | Method::SandboxList
             | Method::SandboxLogs
             | Method::SandboxStats
             | Method::SnapshotList
@@ -191,7 +232,7 @@ impl Method {
             | Method::EventsWatch
             | Method::SystemHealth
             | Method::SystemInfo
-            | Method::SystemDoctor => true,
+            | Method::SystemDoctor => Effect::Looks,
         }
     }
 }

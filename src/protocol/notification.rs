@@ -8,9 +8,10 @@ use sandboxd_actors::sandbox::Status;
 use serde::Serialize;
 use serde_json::value::RawValue;
 
+use super::content::Content;
 use super::images::ProgressFields;
+use super::inside::CommandId;
 use super::inside::answer::Stats;
-use super::inside::{CommandId, Content};
 use super::request::Id;
 use super::text::{Shown, Time};
 

@@ -12,8 +12,9 @@ use super::error::{Error, Kind};
 use super::fields::{NoFields, duration, fields, optional, required, required_duration};
 use super::images::{self, ImageCall};
 use super::inside::{self, Exec, Inside, SyncFields};
+use super::listing::{Filter, ListFields};
 use super::method::Method;
-use super::pools::{Hint, HintFields};
+use super::pools::{Hint, HintFields, PoolFields};
 use super::request::Text;
 
 /// What a caller asks for, as far as it can be checked without knowing this host.
@@ -24,6 +25,7 @@ pub enum Call {
     List {
         after: Option<ChatId>,
         limit: usize,
+        filter: Filter,
     },
     Renew {
         chat: ChatId,
@@ -45,6 +47,8 @@ pub enum Call {
     Delete {
         chat: ChatId,
         snapshot: Option<bool>,
+        /// Removes the chat's directory as well.
+        purge: bool,
     },
     Snapshot {
         chat: ChatId,
@@ -55,6 +59,9 @@ pub enum Call {
     Inside(ChatId, Inside),
     Hint(Hint),
     Pools,
+    /// Of this profile, or of all.
+    DrainPools(Option<ProfileName>),
+    FillPools(Option<ProfileName>),
     Image(ImageCall),
     Watch(Watch),
     Health,
@@ -71,7 +78,7 @@ pub struct Create {
     pub agent: AgentId,
     pub workspace: Option<WorkspaceId>,
     /// As the caller wrote it.
-    pub volume: String,
+    pub volume: Option<String>,
     pub profile: Option<ProfileName>,
     /// What the sandbox begins with.
     pub snapshot: Option<SnapshotId>,
@@ -136,6 +143,8 @@ impl Call {
             Method::EventsWatch => fields::<WatchFields<'_>>(params)?.checked().map(Call::Watch),
             Method::SandboxHint => fields::<HintFields<'_>>(params)?.checked().map(Call::Hint),
             Method::PoolStatus => fields::<NoFields>(params).map(|NoFields {}| Call::Pools),
+            Method::PoolDrain => fields::<PoolFields<'_>>(params)?.checked().map(Call::DrainPools),
+            Method::PoolFill => fields::<PoolFields<'_>>(params)?.checked().map(Call::FillPools),
             Method::SystemReconcile => fields::<ReconcileFields>(params).map(ReconcileFields::checked),
             // All others are about the inside or about images.
             _ => Err(Kind::MethodNotFound.error(method.name())),
@@ -159,7 +168,12 @@ impl Call {
             Call::Watch(watch) => watch.chat,
             Call::Snapshots(snapshots) => snapshots.chat,
             Call::Hint(hint) => hint.chat,
-            Call::List { .. } | Call::DeleteSnapshot(_) | Call::Pools | Call::Image(_) => None,
+            Call::List { .. }
+            | Call::DeleteSnapshot(_)
+            | Call::Pools
+            | Call::DrainPools(_)
+            | Call::FillPools(_)
+            | Call::Image(_) => None,
             Call::Health | Call::Info | Call::Doctor | Call::Reconcile { .. } => None,
         }
     }
@@ -229,7 +243,7 @@ impl CreateFields<'_> {
             chat: required("chat_id", self.chat_id)?,
             agent: required("agent_id", self.agent_id)?,
             workspace: optional("workspace_id", self.workspace_id)?,
-            volume: required("volume_host_path", self.volume_host_path)?,
+            volume: optional("volume_host_path", self.volume_host_path)?,
             profile: optional("profile", self.profile)?,
             snapshot: optional("snapshot_id", self.snapshot_id)?,
             environment,
@@ -253,22 +267,8 @@ impl ChatFields<'_> {
     }
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct ListFields<'a> {
-    limit: Option<u64>,
-    #[serde(borrow)]
-    after: Option<Text<'a>>,
-}
-
-impl ListFields<'_> {
-    fn checked(self) -> Result<Call, Error> {
-        Ok(Call::List { after: optional("after", self.after)?, limit: page(self.limit)? })
-    }
-}
-
 /// How many are to be on one page.
-fn page(limit: Option<u64>) -> Result<usize, Error> {
+pub(super) fn page(limit: Option<u64>) -> Result<usize, Error> {
     match limit {
         None => Ok(DEFAULT_PAGE),
         Some(limit) => usize::try_from(limit)
@@ -284,11 +284,13 @@ struct DeleteFields<'a> {
     #[serde(borrow)]
     chat_id: Option<Text<'a>>,
     snapshot: Option<bool>,
+    purge: Option<bool>,
 }
 
 impl DeleteFields<'_> {
     fn checked(self) -> Result<Call, Error> {
-        Ok(Call::Delete { chat: required("chat_id", self.chat_id)?, snapshot: self.snapshot })
+        let (chat, purge) = (required("chat_id", self.chat_id)?, self.purge.unwrap_or_default());
+        Ok(Call::Delete { chat, snapshot: self.snapshot, purge })
     }
 }
 

@@ -45,6 +45,19 @@ impl HintFields<'_> {
     }
 }
 
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct PoolFields<'a> {
+    #[serde(borrow)]
+    profile: Option<Text<'a>>,
+}
+
+impl PoolFields<'_> {
+    pub(super) fn checked(self) -> Result<Option<ProfileName>, Error> {
+        optional("profile", self.profile)
+    }
+}
+
 /// A hint is never an error: whoever gives one goes on the same way whatever comes of it.
 #[derive(Debug, Serialize)]
 pub struct HintAnswer {
@@ -72,16 +85,18 @@ impl HintAnswer {
 
 #[derive(Debug, Serialize)]
 pub struct PoolsAnswer {
-    pools: Vec<PoolFields>,
+    pools: Vec<PoolAnswer>,
 }
 
 #[derive(Debug, Serialize)]
-struct PoolFields {
+struct PoolAnswer {
     profile: Shown<ProfileName>,
     target: usize,
     free: usize,
     coming: usize,
     taken: usize,
+    removing: usize,
+    drained: bool,
     hints: usize,
     image_id: Option<String>,
     /// How a slot becomes a chat's, where it can.
@@ -110,23 +125,26 @@ struct HintCounts {
 
 impl PoolsAnswer {
     pub fn of(statuses: Vec<Status>) -> Self {
-        PoolsAnswer { pools: statuses.into_iter().map(PoolFields::of).collect() }
+        PoolsAnswer { pools: statuses.into_iter().map(PoolAnswer::of).collect() }
     }
 }
 
-impl PoolFields {
+impl PoolAnswer {
     fn of(status: Status) -> Self {
-        let Status { profile, target, slots, hints, image_id, late_binding, last_error, retry_at, tally } = status;
+        let Status { profile, target, slots, is_drained, removing, hints, image_id, late_binding, .. } = status;
+        let Status { last_error, retry_at, tally, .. } = status;
         let because = |way: &LateBinding| match way {
             LateBinding::Injected => None,
             LateBinding::Propagated { because } => Some(because.clone()),
         };
-        PoolFields {
+        PoolAnswer {
             profile: Shown(profile),
             target,
             free: slots.free,
             coming: slots.coming,
             taken: slots.taken,
+            removing,
+            drained: is_drained,
             hints,
             image_id,
             late_binding: late_binding.as_ref().ok().map(LateBinding::as_str),

@@ -1,5 +1,7 @@
 //! From a line to a request: the envelope that JSON-RPC prescribes.
 
+mod scan;
+
 use std::borrow::Cow;
 
 use serde::de::{Deserialize, Deserializer, IgnoredAny};
@@ -44,7 +46,8 @@ impl Id {
 
 pub fn parse(line: &[u8]) -> Result<Request<'_>, Refused> {
     let text = std::str::from_utf8(line).map_err(|error| {
-        unidentified(Kind::ParseError.error(format!("not UTF-8 after {} bytes of the line", error.valid_up_to())))
+        let message = format!("not UTF-8 after {} bytes of the line", error.valid_up_to());
+        Refused { id: Some(scan::id_in(line)), error: Kind::ParseError.error(message) }
     })?;
     if !text.trim_start().starts_with('{') {
         return Err(unidentified(not_an_object(text)));
@@ -101,7 +104,12 @@ fn identify(raw: &RawValue) -> Result<Id, Error> {
     Ok(Id(Some(raw.to_owned())))
 }
 
-/// Tells text that is no JSON from JSON that is no request, and finds the id of the latter.
+/// The id of a request of which only the beginning is known.
+pub fn id_in_prefix(prefix: &[u8]) -> Id {
+    scan::id_in(prefix)
+}
+
+/// Tells text that is no JSON from JSON that is no request, and finds the id of either where it can be read.
 fn malformed(text: &str, error: &serde_json::Error) -> Refused {
     #[derive(serde::Deserialize)]
     struct Identified<'a> {
@@ -109,7 +117,9 @@ fn malformed(text: &str, error: &serde_json::Error) -> Refused {
         id: Option<&'a RawValue>,
     }
     match serde_json::from_str::<Identified<'_>>(text) {
-        Err(error) if error.classify() != Category::Data => unidentified(Kind::ParseError.error(error.to_string())),
+        Err(error) if error.classify() != Category::Data => {
+            Refused { id: Some(scan::id_in(text.as_bytes())), error: Kind::ParseError.error(error.to_string()) }
+        }
         Err(error) => invalid(None, error.to_string()),
         Ok(found) => invalid(found.id.and_then(|id| identify(id).ok()), error.to_string()),
     }
@@ -166,12 +176,21 @@ mod tests {
     #[test]
     fn what_is_no_json_is_told_from_what_is_no_request() {
         let null = "null".to_owned();
-        for line in ["", "{", "[", "nul", r#"{"id":1,"method":1"#, r#"{"jsonrpc":"2.0"}x"#] {
+        for line in ["", "{", "[", "nul", r#"{"method":1"#, r#"{"jsonrpc":"2.0"}x"#] {
             assert_eq!(refused(line), (null.clone(), Kind::ParseError), "{line}");
         }
         for line in ["1", "null", "[]", r#"["2.0",1,"system.info"]"#, "{}", r#"{"id":{},"method":"system.info"}"#] {
             assert_eq!(refused(line), (null.clone(), Kind::InvalidRequest), "{line}");
         }
+    }
+
+    #[test]
+    fn a_line_that_is_broken_behind_its_id_is_answered_by_it() {
+        for line in [r#"{"id":1,"method":1"#, r#"{"id":1}x"#, r#"{"method":"m","id":1,"params":{"a":tru}}"#] {
+            assert_eq!(refused(line), ("1".to_owned(), Kind::ParseError), "{line}");
+        }
+        let refused = parse(b"{\"id\":1,\"method\":\"\xff\"}").expect_err("not UTF-8");
+        assert_eq!(refused.id.expect("an id").as_json().get(), "1");
     }
 
     #[test]

@@ -1,22 +1,113 @@
 //! From an answer to a line.
 
+use std::collections::VecDeque;
+
 use serde::Serialize;
 use serde_json::value::RawValue;
 
 use super::answer::Answer;
+use super::content::{Form, Kept};
 use super::error::Error;
+use super::inside::answer::Trailing;
 use super::request::Id;
 
+/// A line that is written piece by piece. The memory of each piece is given back when it is written.
+#[derive(Debug, Default)]
+pub struct Line {
+    parts: VecDeque<Part>,
+}
+
+#[derive(Debug)]
+enum Part {
+    Json(Vec<u8>),
+    /// Between quotation marks that are in the parts beside it.
+    Content(Form, Kept),
+}
+
+impl Line {
+    /// Bytes that are held for what is still to be written.
+    pub fn held(&self) -> usize {
+        let held = |part: &Part| match part {
+            Part::Json(bytes) => bytes.len(),
+            Part::Content(_, kept) => kept.len(),
+        };
+        self.parts.iter().map(held).sum()
+    }
+
+    /// Appends the next piece; false once there is none left.
+    pub fn put_piece(&mut self, out: &mut Vec<u8>) -> bool {
+        loop {
+            match self.parts.front_mut() {
+                None => return false,
+                Some(Part::Json(bytes)) => {
+                    out.append(bytes);
+                    self.parts.pop_front();
+                    return true;
+                }
+                Some(Part::Content(form, kept)) => {
+                    if kept.put_chunk(*form, out) {
+                        return true;
+                    }
+                    self.parts.pop_front();
+                }
+            }
+        }
+    }
+
+    /// All of it.
+    pub fn into_bytes(mut self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        while self.put_piece(&mut bytes) {}
+        bytes
+    }
+
+    fn put(&mut self, json: &[u8]) {
+        match self.parts.back_mut() {
+            Some(Part::Json(bytes)) => bytes.extend_from_slice(json),
+            _ => self.parts.push_back(Part::Json(json.to_vec())),
+        }
+    }
+
+    fn put_trailing(&mut self, Trailing { opening, content, closing }: Trailing) {
+        self.put(b",");
+        self.put(opening.as_bytes());
+        match content {
+            None => self.put(br#""text":null,"base64":null"#),
+            Some(kept) => {
+                let form = kept.form();
+                let (before, after): (&[u8], &[u8]) = match form {
+                    Form::Text => (br#""text":""#, br#"","base64":null"#),
+                    Form::Base64 => (br#""text":null,"base64":""#, br#"""#),
+                };
+                self.put(before);
+                self.parts.push_back(Part::Content(form, kept));
+                self.put(after);
+            }
+        }
+        self.put(closing.as_bytes());
+    }
+}
+
 /// The whole line, with its end.
-pub fn encode(id: &Id, outcome: &Result<Answer, Error>) -> Vec<u8> {
-    let (result, error) = match outcome {
+pub fn encode(id: &Id, mut outcome: Result<Answer, Error>) -> Line {
+    let trailing = match &mut outcome {
+        Ok(Answer::Inside(answer)) => answer.trailing(),
+        _ => Vec::new(),
+    };
+    let (result, error) = match &outcome {
         Ok(answer) => (Some(answer), None),
         Err(error) => (None, Some(error)),
     };
-    let mut line = Vec::with_capacity(1024);
-    serde_json::to_writer(&mut line, &Response { jsonrpc: "2.0", id: id.as_json(), result, error })
+    let mut json = Vec::with_capacity(1024);
+    serde_json::to_writer(&mut json, &Response { jsonrpc: "2.0", id: id.as_json(), result, error })
         .expect("strings, numbers and maps with string keys can be written to memory");
-    line.push(b'\n');
+    // Behind the other fields of the result: before its end, and that of the line.
+    json.truncate(json.len() - 2);
+    let mut line = Line { parts: VecDeque::from([Part::Json(json)]) };
+    for part in trailing {
+        line.put_trailing(part);
+    }
+    line.put(b"}}\n");
     line
 }
 

@@ -30,6 +30,12 @@ impl Accounts {
         self.group.current().by_name.get(name).copied()
     }
 
+    /// Every user that is known to belong to the group.
+    pub fn members(&mut self, gid: u32) -> Vec<u32> {
+        let users: Vec<u32> = self.passwd.current().by_uid.keys().copied().collect();
+        users.into_iter().filter(|uid| self.is_member(*uid, gid)).collect()
+    }
+
     /// Whether the user belongs to the group, be it as its primary or as another one.
     pub fn is_member(&mut self, uid: u32, gid: u32) -> bool {
         let users = self.passwd.current();

@@ -22,6 +22,7 @@ use super::inside::Order;
 use super::leases::Leases;
 use super::lines::{Line, Lines};
 use super::measure::Measures;
+use super::memory::{Holding, Memory, ORDINARY};
 use super::outbox::{Outbox, Ticket};
 use super::watch::Watch;
 use super::{Limits, limit_fields};
@@ -38,6 +39,7 @@ pub(super) struct Shared {
     pub(super) handler: Handler,
     pub(super) limits: Limits,
     pub(super) measures: Measures,
+    pub(super) memory: Arc<Memory>,
     /// From then on every request is refused, and a connection ends once it has answered what is under way.
     pub(super) shutdown: CancellationToken,
 }
@@ -57,9 +59,12 @@ pub(super) struct Connection {
 /// How often it is looked whether a caller that sends no more still reads.
 const LOOK: Duration = Duration::from_millis(50);
 
+/// A request that is longer is counted while it is under way.
+const SHORT_LINE: usize = 4 << 10;
+
 impl Connection {
     pub(super) fn new(shared: Arc<Shared>, role: Role) -> Self {
-        let outbox = Outbox::new(shared.limits.max_in_flight, shared.limits.max_output);
+        let outbox = Outbox::new(shared.limits.max_in_flight, shared.limits.max_output, shared.memory.share());
         let ending = shared.shutdown.child_token();
         Self { shared, role, outbox, leases: Arc::default(), ending, gone: CancellationToken::new() }
     }
@@ -72,7 +77,8 @@ impl Connection {
         let (source, sink) = stream.split();
         let reading = async {
             // A broken connection shows when writing, if there is anything left to write.
-            let _ = self.read(Lines::new(source, self.shared.limits.max_line)).await;
+            let lines = Lines::new(source, self.shared.limits.max_line, self.outbox.share());
+            let _ = self.read(lines, &socket).await;
             self.ending.cancel();
             self.outbox.finish();
             while !is_hung_up(&socket) {
@@ -98,21 +104,39 @@ impl Connection {
         self.leases.end(&self.shared.handler.sandboxes).await;
     }
 
-    async fn read(&self, mut lines: Lines<impl tokio::io::AsyncRead + Unpin>) -> io::Result<()> {
+    async fn read(&self, mut lines: Lines<'_, impl tokio::io::AsyncRead + Unpin>, socket: &OwnedFd) -> io::Result<()> {
         while let Some(line) = lines.next().await? {
             // Lines that are answered at once must not keep a thread from everybody else.
             tokio::task::coop::consume_budget().await;
             match line {
                 Line::Whole(line) if line.trim_ascii().is_empty() => {}
-                Line::Whole(line) => self.take(self.outbox.admit().await, line),
-                Line::TooLong => {
+                Line::Whole(line) => {
+                    let Some(Some(ticket)) = unless_hung_up(socket, self.admit(line.len())).await else { break };
+                    self.take(ticket, line);
+                }
+                Line::TooLong(beginning) => {
                     let limit = self.shared.limits.max_line;
                     let error = Kind::LineTooLong.error(format!("a line must be at most {limit} bytes long"));
-                    self.refuse(self.outbox.admit().await, Some(Id::NULL), error.with("limit", limit));
+                    let id = request::id_in_prefix(beginning);
+                    let Some(ticket) = unless_hung_up(socket, self.outbox.admit()).await else { break };
+                    self.refuse(ticket, Some(id), error.with("limit", limit));
                 }
             }
         }
         Ok(())
+    }
+
+    /// Waits until a request of this length can be taken on. `None`: the connection is closed.
+    async fn admit(&self, length: usize) -> Option<Ticket> {
+        let memory = match length > SHORT_LINE {
+            true => Some(self.outbox.share().either(length, Holding::Lasting).await.ok()?),
+            false => None,
+        };
+        let ticket = self.outbox.admit().await;
+        if let Some(memory) = memory {
+            ticket.hold_request(memory);
+        }
+        Some(ticket)
     }
 
     fn take(&self, ticket: Ticket, line: &[u8]) {
@@ -127,7 +151,7 @@ impl Connection {
             Err(error) => {
                 let refused = Err(error);
                 self.shared.measures.answered(method, &refused, received.elapsed());
-                ticket.answer(&refused);
+                ticket.answer(refused);
             }
         }
     }
@@ -147,6 +171,7 @@ impl Connection {
         let chat = call.chat().map(tracing::field::display);
         let span = tracing::debug_span!("request", method = method.name(), chat.id = chat);
         let (leases, ending, gone) = (Arc::clone(&self.leases), self.ending.clone(), self.gone.clone());
+        let (is_listing, role) = (method.is_listing(), self.role);
         // Begun in the order of the lines: what is asked for after it is seen by it.
         let work = match call {
             Call::Watch(watch) if ticket.wants_answer() => {
@@ -161,11 +186,17 @@ impl Connection {
             call => Work::Call(call),
         };
         let work = async move {
+            if is_listing {
+                // Where the connection is closed, there is no answer to hold.
+                if let Ok(memory) = ticket.share().own(ORDINARY).await {
+                    ticket.hold_answer(memory);
+                }
+            }
             let outcome = match work {
                 Work::Watch(watch) => watch.run(&ticket, &ending).await,
                 Work::Inside(chat, inside, order) => match order {
                     Ok(order) => {
-                        let desk = shared.handler.desk(Some(&ticket), &gone, &shared.shutdown);
+                        let desk = shared.handler.desk(role, Some(&ticket), &gone, &shared.shutdown);
                         Box::pin(desk.handle(chat, inside, order)).await
                     }
                     Err(error) => Err(error),
@@ -191,14 +222,14 @@ impl Connection {
                 Ok(_) => {}
             }
             shared.measures.answered(method, &outcome, received.elapsed());
-            ticket.answer(&outcome);
+            ticket.answer(outcome);
         };
         tokio::spawn(work.instrument(span));
     }
 
     fn refuse(&self, ticket: Ticket, id: Option<Id>, error: Error) {
         self.shared.measures.no_request(error.kind);
-        ticket.identified(id).answer(&Err(error));
+        ticket.identified(id).answer(Err(error));
     }
 }
 
@@ -212,11 +243,23 @@ fn bring_up_to_date(shared: &Arc<Shared>, chat: ChatId, sync: Box<Exec>) {
     tokio::spawn(async move {
         // Whoever asked for it may go away.
         let nobody = CancellationToken::new();
-        let desk = shared.handler.desk(None, &nobody, &shared.shutdown);
+        let desk = shared.handler.desk(Role::Full, None, &nobody, &shared.shutdown);
         if let Err(error) = Box::pin(desk.handle(chat, inside, order)).await {
             tracing::warn!(chat.id = %chat, error = error.message, "a sandbox was not brought up to date");
         }
     });
+}
+
+/// Waits, unless the other side closes meanwhile.
+async fn unless_hung_up<T>(socket: &OwnedFd, wait: impl Future<Output = T>) -> Option<T> {
+    let mut wait = std::pin::pin!(wait);
+    loop {
+        match tokio::time::timeout(LOOK, &mut wait).await {
+            Ok(waited) => return Some(waited),
+            Err(_) if is_hung_up(socket) => return None,
+            Err(_) => {}
+        }
+    }
 }
 
 /// Whether the other side has closed, not only said that it will send no more.

@@ -3,11 +3,10 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use chrono::TimeDelta;
 use sandboxd_actors::chat::events::Lease;
-use sandboxd_actors::clock::{Clock, Timestamp};
+use sandboxd_actors::clock::Clock;
 use sandboxd_actors::engine::bounded::Bounded;
-use sandboxd_actors::ids::{ChatId, InstanceName, LeaseId, ProfileName};
+use sandboxd_actors::ids::{ChatId, InstanceName, ProfileName};
 use sandboxd_actors::profile::Profile;
 use sandboxd_actors::reconciler::Trigger;
 use sandboxd_actors::request::CreateRequest;
@@ -15,12 +14,13 @@ use sandboxd_actors::sandbox::Sandbox;
 use sandboxd_actors::sandboxes::Sandboxes;
 use tokio_util::sync::CancellationToken;
 
+use super::access::Role;
 use super::inside::{Desk, Steering, Syncs};
 use super::leases::Leases;
 use super::outbox::Ticket;
 use super::snapshots::not_restored;
 use crate::doctor::Doctor;
-use crate::host_paths::VolumePolicy;
+use crate::host_paths::{VolumePolicy, VolumeRefused};
 use crate::interiors::{InteriorsOnDisk, StandIns};
 use crate::languages::Languages;
 use crate::profiles::Profiles;
@@ -71,10 +71,7 @@ impl Handler {
                 let created = self.sandboxes.create(request).await.map_err(|error| not_restored(error, snapshot))?;
                 Ok(Answer::Created { created, now: self.clock.now() })
             }
-            Call::Get(chat) => {
-                let sandbox = self.sandboxes.get(chat).await?.ok_or_else(|| not_found(chat))?;
-                Ok(self.seen(sandbox))
-            }
+            Call::Get(chat) => Ok(self.seen(self.sandboxes.find(chat).await?)),
             Call::Renew { chat, ttl } => Ok(self.seen(self.sandboxes.renew(chat, ttl).await?)),
             // Use is what lets a sandbox go on.
             Call::Touch(chat) | Call::Resume(chat) => Ok(self.seen(self.sandboxes.touch(chat).await?)),
@@ -85,13 +82,14 @@ impl Handler {
                 leases.forget(lease);
                 Ok(self.seen(sandbox))
             }
-            Call::Delete { chat, snapshot } => {
+            Call::Delete { chat, snapshot, purge } => {
                 let deletion = self.sandboxes.delete_with(chat, snapshot).await?;
-                self.syncs.forget(chat);
-                Ok(Answer::Deletion(chat, deletion))
+                let purged = purge && self.sandboxes.purge(chat).await?;
+                Ok(Answer::Deletion { chat, deletion, purged })
             }
-            Call::List { after, limit } => {
-                let page = self.sandboxes.list(after, limit).await?;
+            Call::List { after, limit, filter } => {
+                let mut page = self.sandboxes.list(after, limit).await?;
+                page.sandboxes.retain(|sandbox| filter.matches(sandbox));
                 let list = List::of(page, self.clock.now());
                 list.map(Answer::List).map_err(|error| Kind::Internal.error(error.to_string()))
             }
@@ -106,10 +104,19 @@ impl Handler {
                 let hinted = self.sandboxes.hint(profile.clone(), chat, ttl).await;
                 Ok(Answer::Hinted(HintAnswer::of(profile, chat, hinted)))
             }
+            Call::DrainPools(profile) => {
+                let profile = self.named_profile(profile.as_ref())?;
+                Ok(Answer::Pools(PoolsAnswer::of(self.sandboxes.drain_pools(profile).await)))
+            }
+            Call::FillPools(profile) => {
+                let profile = self.named_profile(profile.as_ref())?;
+                Ok(Answer::Pools(PoolsAnswer::of(self.sandboxes.fill_pools(profile).await)))
+            }
             Call::Pools => Ok(Answer::Pools(PoolsAnswer::of(self.sandboxes.pools().await))),
             Call::Health => {
-                let (engine, sandboxes) = tokio::join!(self.engine.identify(), self.sandboxes.count());
-                Ok(Answer::Health(Health::of(engine, sandboxes)))
+                let (engine, sandboxes, state) =
+                    tokio::join!(self.engine.identify(), self.sandboxes.count(), self.doctor.state_is_writable());
+                Ok(Answer::Health(Health::of(engine, sandboxes, state)))
             }
             Call::Info => Ok(Answer::Info(self.info(limits).await)),
             Call::Doctor => Ok(Answer::Examined(self.doctor.examine().await)),
@@ -121,6 +128,7 @@ impl Handler {
 
     pub(super) fn desk<'a>(
         &'a self,
+        role: Role,
         ticket: Option<&'a Ticket>,
         gone: &'a CancellationToken,
         shutdown: &'a CancellationToken,
@@ -135,6 +143,7 @@ impl Handler {
             syncs: &self.syncs,
             clock: &*self.clock,
             max_lease: self.max_lease,
+            role,
             ticket,
             gone,
             shutdown,
@@ -151,23 +160,23 @@ impl Handler {
             let got = duration.as_secs_f64();
             return Err(Error::invalid_params("duration", format!("must be at most {most} (leases.max), got {got}")));
         }
-        let id = LeaseId::random();
-        // Taken before the lease begins: what is promised is never longer than what is held.
-        let until = TimeDelta::from_std(duration).ok().and_then(|length| self.clock.now().checked_add_signed(length));
-        let sandbox = self.sandboxes.lease(chat, Lease { id, duration, durable }).await?;
+        let lease = Lease::of_caller(duration, durable);
+        let sandbox = self.sandboxes.lease(chat, lease).await?;
         if !durable {
-            leases.hold(&self.sandboxes, chat, id, duration).await;
+            leases.hold(&self.sandboxes, chat, lease.id, duration).await;
         }
-        let until = until.unwrap_or(Timestamp::MAX_UTC);
-        Ok(Answer::Leased { sandbox, lease: id, until, now: self.clock.now() })
+        let now = self.clock.now();
+        // The chat may have cut the lease short: it ends within the maximum past the sandbox's absolute deadline.
+        let hold = sandbox.held_by.iter().find(|hold| hold.id == Some(lease.id));
+        let until = hold.map_or(now, |hold| hold.until);
+        Ok(Answer::Leased { sandbox, lease: lease.id, until, now })
     }
 
-    /// Looks at the host's file system, so it belongs into the request's own task.
     async fn resolve(&self, create: Create) -> Result<CreateRequest, Error> {
-        let volume = self
-            .volumes
-            .resolve(&create.volume)
-            .map_err(|refused| Error::invalid_params("volume_host_path", refused))?;
+        let volume = match &create.volume {
+            Some(text) => Some(self.volumes.resolve(text).await.map_err(|why| refused("volume_host_path", why))?),
+            None => None,
+        };
         let profile_named = create.profile.is_some();
         let profile = match create.snapshot {
             None => self.profile(create.profile.as_ref())?,
@@ -192,6 +201,11 @@ impl Handler {
         })
     }
 
+    /// The profile that a caller names, if it names one and there is one of that name.
+    fn named_profile(&self, name: Option<&ProfileName>) -> Result<Option<ProfileName>, Error> {
+        name.map(|name| self.profile(Some(name)).map(|profile| profile.name.clone())).transpose()
+    }
+
     fn profile(&self, name: Option<&ProfileName>) -> Result<Arc<Profile>, Error> {
         let name = name.map_or(DEFAULT_PROFILE, ProfileName::as_str);
         let found = self.profiles.iter().find(|(known, _)| known.as_str() == name);
@@ -214,6 +228,10 @@ impl Handler {
     }
 }
 
-fn not_found(chat: ChatId) -> Error {
-    Kind::SandboxNotFound.error(format!("chat {chat} has no sandbox")).with("chat_id", chat.to_string())
+/// Of a path that the caller has named in this field.
+pub(super) fn refused(field: &str, why: VolumeRefused) -> Error {
+    match why {
+        VolumeRefused::Unavailable(_) => Error::path_unavailable(field, why),
+        why => Error::invalid_params(field, why),
+    }
 }

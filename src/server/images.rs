@@ -4,7 +4,7 @@ use sandboxd_actors::builder::{BuildRequest, Following};
 use sandboxd_actors::images::ImageError;
 use tokio_util::sync::CancellationToken;
 
-use super::handler::Handler;
+use super::handler::{Handler, refused};
 use super::outbox::Ticket;
 use crate::protocol::answer::Answer;
 use crate::protocol::error::{Error, Kind};
@@ -27,7 +27,7 @@ impl Handler {
             }
             ImageCall::Pull { image } => sandboxes.pull_image(image).await?,
             ImageCall::Refresh { repository, force } => sandboxes.refresh_image(repository, force).await?,
-            ImageCall::Build(build) => sandboxes.build_image(self.build_request(*build)?).await?,
+            ImageCall::Build(build) => sandboxes.build_image(self.build_request(*build).await?).await?,
         };
         tokio::select! {
             answer = follow(following, ticket) => answer,
@@ -35,11 +35,10 @@ impl Handler {
         }
     }
 
-    /// Looks at the host's file system, so it belongs into the request's own task.
-    fn build_request(&self, build: ImageBuild) -> Result<BuildRequest, Error> {
+    async fn build_request(&self, build: ImageBuild) -> Result<BuildRequest, Error> {
         let ImageBuild { context, dockerfile, tag, arguments } = build;
-        let refused = |why| Error::invalid_params("context", why);
-        let directory = self.contexts.resolve(&context).map_err(refused)?.as_path().to_owned();
+        let directory = self.contexts.resolve(&context).await.map_err(|why| refused("context", why))?;
+        let directory = directory.as_path().to_owned();
         Ok(BuildRequest { tag, directory, dockerfile, arguments })
     }
 }

@@ -21,10 +21,12 @@ use sandboxd_actors::clock::Clock;
 use sandboxd_actors::engine::bounded::Bounded;
 use sandboxd_actors::ids::ChatId;
 use sandboxd_actors::outcome::SandboxError;
-use sandboxd_actors::sandbox::Sandbox;
+use sandboxd_actors::sandbox::{Sandbox, Status};
 use sandboxd_actors::sandboxes::Sandboxes;
 use tokio_util::sync::CancellationToken;
 
+use super::access::Role;
+use super::memory::{self, Holding, Reservation};
 use super::outbox::{Closed, Ticket};
 use crate::interiors::conversation::{Conversation, ConversationError};
 use crate::interiors::{Entrance, InteriorsOnDisk, StandIns, Unreachable};
@@ -43,6 +45,9 @@ pub(super) use syncs::{Barrier, Place};
 
 /// What is not the command's or the file's fault; see [`crate::interiors::StandIn`].
 const ENGINE_FAILED: i32 = rustix::io::Errno::NOTCONN.raw_os_error();
+
+/// Init has no memory for a further stream; see init's `budget`.
+const TOO_MANY_STREAMS: i32 = rustix::io::Errno::NOBUFS.raw_os_error();
 
 /// Where a request inside stands among the others of its chat, settled when it arrived.
 #[derive(Debug)]
@@ -76,6 +81,8 @@ pub(super) struct Desk<'a> {
     pub(super) clock: &'a dyn Clock,
     /// The longest that a sandbox is held open at a time.
     pub(super) max_lease: Duration,
+    /// A caller with the read-only role changes nothing, not even when a sandbox was last used.
+    pub(super) role: Role,
     /// Absent where the service works for itself.
     pub(super) ticket: Option<&'a Ticket>,
     /// The caller is gone.
@@ -103,7 +110,8 @@ impl Desk<'_> {
             Inside::Stats { interval } => self.stats(chat, interval).await?,
             Inside::Attach { command, output } => self.attach(chat, command, output).await?,
             Inside::Input { command, bytes, end } => {
-                self.steering.of(chat, command)?.input(bytes, end).await?;
+                let memory = self.ticket.and_then(Ticket::take_request);
+                self.steering.of(chat, command)?.input(bytes, end, memory).await?;
                 InsideAnswer::Done(Done {})
             }
             Inside::Resize { command, rows, columns } => {
@@ -138,14 +146,71 @@ impl Desk<'_> {
         }
     }
 
-    /// Whoever works inside uses the sandbox.
+    /// Waits for memory for the answer. Where the service works for itself, there is none to be read.
+    async fn reserve(&self, bytes: usize, holding: Holding) -> Result<Reservation, memory::Closed> {
+        match self.ticket {
+            Some(ticket) => ticket.share().pooled(bytes, holding).await,
+            None => Ok(Reservation::default()),
+        }
+    }
+
+    /// The same, of the memory that is the connection's own.
+    async fn reserve_own(&self, bytes: usize) -> Result<Reservation, memory::Closed> {
+        match self.ticket {
+            Some(ticket) => ticket.share().own(bytes).await,
+            None => Ok(Reservation::default()),
+        }
+    }
+
+    /// Memory for the output of a command.
+    async fn reserve_either(&self, bytes: usize) -> Result<Reservation, memory::Closed> {
+        match self.ticket {
+            Some(ticket) => ticket.share().either(bytes, Holding::Lasting).await,
+            None => Ok(Reservation::default()),
+        }
+    }
+
+    /// Keeps the memory until the answer is read.
+    fn hold(&self, memory: Reservation) {
+        if let Some(ticket) = self.ticket {
+            ticket.hold_answer(memory);
+        }
+    }
+
+    /// Asks the guest. A caller with the read-only role gets here with requests that change nothing.
     async fn ask(&self, chat: ChatId, request: Request) -> Result<Conversation, Error> {
-        let sandbox = self.sandboxes.touch(chat).await?;
+        let sandbox = self.visited(chat).await?;
         Ok(self.interior(&sandbox)?.converse(&request).await?)
     }
 
+    /// The sandbox whose guest is asked without being changed. For the full role this is use; see
+    /// [`Effect::AsksGuest`](crate::protocol::method::Effect::AsksGuest).
+    async fn visited(&self, chat: ChatId) -> Result<Sandbox, Error> {
+        match self.role {
+            Role::Full => Ok(self.sandboxes.touch(chat).await?),
+            Role::ReadOnly => self.running(chat).await,
+        }
+    }
+
+    /// The sandbox as it is, if it runs. A paused guest cannot reply.
+    async fn running(&self, chat: ChatId) -> Result<Sandbox, Error> {
+        let sandbox = self.sandboxes.find(chat).await?;
+        match sandbox.status {
+            Status::Running => Ok(sandbox),
+            Status::Paused => {
+                let message = format!(
+                    "the sandbox of chat {chat} is paused, and cannot reply; a caller with the full role can resume it"
+                );
+                let mut error = Error::from(SandboxError::NotRunning { chat, status: sandbox.status });
+                error.message = message;
+                Err(error)
+            }
+            status => Err(SandboxError::NotRunning { chat, status }.into()),
+        }
+    }
+
     async fn commands(&self, chat: ChatId) -> Result<Commands, Error> {
-        let sandbox = self.sandboxes.touch(chat).await?;
+        let sandbox = self.visited(chat).await?;
         let mut commands = match self.interior(&sandbox)?.converse(&Request::Commands {}).await?.answer().await {
             Ok(Event::Commands { commands }) => commands,
             other => return Err(unexpected(other)),
@@ -154,7 +219,7 @@ impl Desk<'_> {
             // Those that run as another user.
             commands.extend(self.stand_ins.commands(sandbox.session));
         }
-        Ok(Commands::of(commands, self.syncs.describe(chat)))
+        Ok(Commands::of(commands, self.syncs.describe(chat, sandbox.session)))
     }
 
     /// Through the sandbox's init, or, where it has none, through its engine.
@@ -183,7 +248,10 @@ impl Desk<'_> {
 
 impl From<Unreachable> for Error {
     fn from(error: Unreachable) -> Self {
-        Kind::InsideUnreachable.error(error.to_string())
+        match error {
+            Unreachable::Silent(_) => Kind::InsideUnreachable.error(error.to_string()),
+            Unreachable::Busy => Kind::Busy.error(error.to_string()),
+        }
     }
 }
 
@@ -192,9 +260,18 @@ fn gone() -> Error {
     Kind::InsideUnreachable.error("the caller is gone")
 }
 
+impl From<memory::Closed> for Error {
+    fn from(_: memory::Closed) -> Self {
+        gone()
+    }
+}
+
 /// Anything that is not a failure which the request has its own words for.
 fn unexpected(outcome: Result<Event, ConversationError>) -> Error {
     match outcome {
+        Err(ConversationError::Failed(failure)) if failure.errno == TOO_MANY_STREAMS => {
+            Kind::Busy.error(String::from_utf8_lossy(&failure.message.0))
+        }
         // Not in this sandbox, now or later.
         Err(ConversationError::Failed(failure)) if failure.errno == rustix::io::Errno::NOSYS.raw_os_error() => {
             let mut error = Kind::InsideUnreachable.error(String::from_utf8_lossy(&failure.message.0));

@@ -2,17 +2,27 @@
 
 use std::io;
 use std::ops::Range;
+use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::time::Instant;
+
+use super::memory::{Holding, PATIENCE, Reservation, Share};
 
 /// What an idle connection costs.
 const SMALLEST_BUFFER: usize = 8 << 10;
 /// What a busy one grows to, so that one read brings many lines.
 const USUAL_BUFFER: usize = 64 << 10;
 
+/// How often a long line that does not go on is looked at.
+const LOOK: Duration = Duration::from_millis(250);
+
 #[derive(Debug)]
-pub(super) struct Lines<R> {
+pub(super) struct Lines<'s, R> {
     source: R,
+    share: &'s Share,
+    /// For a line that is longer than the usual buffer.
+    memory: Option<Reservation>,
     max_line: usize,
     buffer: Vec<u8>,
     /// What was read and not handed out yet; no newline before `scanned`.
@@ -27,26 +37,26 @@ pub(super) struct Lines<R> {
 pub(super) enum Line<'a> {
     /// Without its newline.
     Whole(&'a [u8]),
-    /// Reported as soon as it is known, once; the rest of the line is skipped.
-    TooLong,
+    /// Reported as soon as it is known, once, with its beginning; the rest of the line is skipped.
+    TooLong(&'a [u8]),
 }
 
 enum Found {
     Whole(Range<usize>),
-    TooLong,
+    TooLong(Range<usize>),
 }
 
-impl<R: AsyncRead + Unpin> Lines<R> {
-    pub(super) fn new(source: R, max_line: usize) -> Self {
+impl<'s, R: AsyncRead + Unpin> Lines<'s, R> {
+    pub(super) fn new(source: R, max_line: usize, share: &'s Share) -> Self {
         let buffer = vec![0; SMALLEST_BUFFER];
-        Self { source, max_line, buffer, start: 0, scanned: 0, end: 0, skipping: false }
+        Self { source, share, memory: None, max_line, buffer, start: 0, scanned: 0, end: 0, skipping: false }
     }
 
     /// The next line. What follows the last newline counts as one, unless it is empty.
     pub(super) async fn next(&mut self) -> io::Result<Option<Line<'_>>> {
         Ok(match self.find().await? {
             Some(Found::Whole(range)) => Some(Line::Whole(&self.buffer[range])),
-            Some(Found::TooLong) => Some(Line::TooLong),
+            Some(Found::TooLong(range)) => Some(Line::TooLong(&self.buffer[range])),
             None => None,
         })
     }
@@ -61,15 +71,17 @@ impl<R: AsyncRead + Unpin> Lines<R> {
                 if std::mem::take(&mut self.skipping) {
                     continue;
                 }
-                return Ok(Some(if line.len() > self.max_line { Found::TooLong } else { Found::Whole(line) }));
+                let is_long = line.len() > self.max_line;
+                return Ok(Some(if is_long { Found::TooLong(line) } else { Found::Whole(line) }));
             }
             self.scanned = self.end;
             if self.skipping {
                 self.start = self.end;
             } else if self.end - self.start > self.max_line {
+                let beginning = self.start..self.end;
                 self.start = self.end;
                 self.skipping = true;
-                return Ok(Some(Found::TooLong));
+                return Ok(Some(Found::TooLong(beginning)));
             }
             if !self.fill().await? {
                 let rest = self.start..self.end;
@@ -81,10 +93,18 @@ impl<R: AsyncRead + Unpin> Lines<R> {
 
     /// Reads once; false at the end of the stream.
     async fn fill(&mut self) -> io::Result<bool> {
+        self.compact();
+        if self.is_full() && self.buffer.len() >= USUAL_BUFFER && self.memory.is_none() {
+            let reserved = self.share.pooled(self.max_line, Holding::Brief).await;
+            self.memory = Some(reserved.map_err(|_| io::ErrorKind::BrokenPipe)?);
+        }
         self.make_room();
         let room = &mut self.buffer[self.end..];
         let wanted = room.len();
-        let read = self.source.read(room).await?;
+        let read = match self.memory {
+            None => self.source.read(room).await?,
+            Some(_) => read_unless_in_the_way(&mut self.source, room, self.share).await?,
+        };
         self.end += read;
         if read == wanted && self.buffer.len() < USUAL_BUFFER {
             self.buffer.resize(USUAL_BUFFER, 0);
@@ -92,19 +112,47 @@ impl<R: AsyncRead + Unpin> Lines<R> {
         Ok(read > 0)
     }
 
-    fn make_room(&mut self) {
+    fn compact(&mut self) {
         if self.buffer.len() - self.end < self.buffer.len() / 2 && self.start > 0 {
             self.buffer.copy_within(self.start..self.end, 0);
             self.end -= self.start;
             self.scanned -= self.start;
             self.start = 0;
         }
-        if self.end == self.buffer.len() {
+    }
+
+    fn is_full(&self) -> bool {
+        self.end == self.buffer.len()
+    }
+
+    fn make_room(&mut self) {
+        if self.is_full() {
             let larger = (self.buffer.len() * 2).min(self.max_line.saturating_add(USUAL_BUFFER));
             self.buffer.resize(larger, 0);
         } else if self.end == 0 && self.buffer.len() > USUAL_BUFFER {
             self.buffer.truncate(USUAL_BUFFER);
             self.buffer.shrink_to_fit();
+            self.memory = None;
+        }
+    }
+}
+
+/// Gives up on a caller that leaves a long line unfinished while others wait for its memory.
+async fn read_unless_in_the_way(
+    source: &mut (impl AsyncRead + Unpin),
+    room: &mut [u8],
+    share: &Share,
+) -> io::Result<usize> {
+    let begun = Instant::now();
+    let mut reading = std::pin::pin!(source.read(room));
+    loop {
+        match tokio::time::timeout(LOOK, &mut reading).await {
+            Ok(read) => return read,
+            Err(_) if begun.elapsed() >= PATIENCE && share.is_in_the_way() => {
+                tracing::warn!("closing a connection that does not finish its line while others wait for its memory");
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            Err(_) => {}
         }
     }
 }
@@ -112,7 +160,13 @@ impl<R: AsyncRead + Unpin> Lines<R> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::server::Limits;
+    use crate::server::memory::Memory;
     use proptest::prelude::*;
+
+    fn share() -> Share {
+        Memory::new(&Limits::default()).share()
+    }
 
     /// Hands out its chunks one read at a time, however large the reader's buffer is.
     async fn lines_of(chunks: Vec<Vec<u8>>, max_line: usize) -> Vec<Option<Vec<u8>>> {
@@ -124,12 +178,16 @@ mod tests {
             }
         };
         let reading = async {
-            let mut lines = Lines::new(near, max_line);
+            let share = share();
+            let mut lines = Lines::new(near, max_line, &share);
             let mut seen = Vec::new();
             while let Some(line) = lines.next().await.expect("readable") {
                 seen.push(match line {
                     Line::Whole(line) => Some(line.to_vec()),
-                    Line::TooLong => None,
+                    Line::TooLong(beginning) => {
+                        assert!(beginning.len() > max_line);
+                        None
+                    }
                 });
             }
             assert!(lines.buffer.len() <= max_line + USUAL_BUFFER, "{}", lines.buffer.len());
@@ -156,11 +214,13 @@ mod tests {
         let mut long = vec![b'x'; 1 << 20];
         long.push(b'\n');
         tokio::io::AsyncWriteExt::write_all(&mut far, &long).await.expect("there is room");
-        let mut lines = Lines::new(near, 1 << 20);
+        let share = share();
+        let mut lines = Lines::new(near, 1 << 20, &share);
         assert!(matches!(lines.next().await, Ok(Some(Line::Whole(line))) if line.len() == 1 << 20));
         tokio::io::AsyncWriteExt::write_all(&mut far, b"short\n").await.expect("there is room");
         assert!(matches!(lines.next().await, Ok(Some(Line::Whole(b"short")))));
         assert_eq!(lines.buffer.capacity(), USUAL_BUFFER);
+        assert!(lines.memory.is_none());
     }
 
     proptest! {

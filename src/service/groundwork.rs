@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use sandboxd_actors::engine::bounded::Bounded;
 use sandboxd_actors::engine::{EngineError, NetworkSpec};
-use sandboxd_actors::ids::InstanceName;
+use sandboxd_actors::ids::{InstanceName, SessionId};
 use sandboxd_actors::reconciler::Trigger;
 use sandboxd_actors::sandboxes::Sandboxes;
 use tokio_util::sync::CancellationToken;
@@ -33,6 +33,15 @@ pub(super) struct Groundwork {
     pub(super) lock: Option<InstanceLock>,
     /// Cancelled once it is laid.
     pub(super) reconciled: CancellationToken,
+    pub(super) resumed: Resumed,
+}
+
+/// The sessions of an earlier run whose detached commands are kept again.
+#[derive(Debug, Default)]
+pub(super) struct Resumed {
+    sessions: HashSet<SessionId>,
+    /// No chat is left whose sandbox could not be described.
+    all: bool,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -59,21 +68,22 @@ impl Groundwork {
             self.engine.ensure_network(network).await?;
         }
         self.sandboxes.reconcile(Trigger::Start, false).await?;
-        self.resume_interiors().await;
+        self.resume_guests().await;
         self.reconciled.cancel();
         Ok(())
     }
 
-    /// Goes on with what runs in the sandboxes of an earlier run, and clears away what is left of those that are gone.
-    async fn resume_interiors(&self) {
-        let mut sessions = HashSet::new();
-        let mut after = None;
+    /// Goes on with what runs in the sandboxes of an earlier run. A sandbox that cannot be described now is resumed once it
+    /// can be.
+    async fn resume_guests(&mut self) {
+        let (mut after, mut complete) = (None, true);
         loop {
-            // Without the whole list, nobody is gone.
             let Ok(page) = self.sandboxes.list(after, PAGE).await else { return };
+            complete &= page.undescribed.is_empty();
             for sandbox in &page.sandboxes {
-                sessions.insert(sandbox.session);
-                if let Some(interior) = self.interiors.of(sandbox.session) {
+                if self.resumed.sessions.insert(sandbox.session)
+                    && let Some(interior) = self.interiors.of(sandbox.session)
+                {
                     keep_all(self.sandboxes.clone(), interior, sandbox.chat);
                 }
             }
@@ -82,19 +92,23 @@ impl Groundwork {
                 break;
             }
         }
-        self.interiors.retain(&sessions);
+        self.resumed.all = complete;
     }
 
-    /// Tries until it is laid, and then holds the instance as long as the service runs. Ends only if another service
+    /// Tries until it is laid and every guest is resumed, and then holds the instance as long as the service runs. Ends only if another service
     /// has it.
     pub(super) async fn keep(mut self) -> InstanceLockError {
         let mut pause = FIRST_PAUSE;
-        while !self.reconciled.is_cancelled() {
+        while !(self.reconciled.is_cancelled() && self.resumed.all) {
             tokio::time::sleep(pause).await;
-            match self.lay().await {
-                Ok(()) => {}
-                Err(GroundworkError::Instance(taken)) => return taken,
-                Err(GroundworkError::Engine(error)) => tracing::debug!(%error, "the engine does not answer yet"),
+            if self.reconciled.is_cancelled() {
+                self.resume_guests().await;
+            } else {
+                match self.lay().await {
+                    Ok(()) => {}
+                    Err(GroundworkError::Instance(taken)) => return taken,
+                    Err(GroundworkError::Engine(error)) => tracing::debug!(%error, "the engine does not answer yet"),
+                }
             }
             pause = (pause * 2).min(LONGEST_PAUSE);
         }

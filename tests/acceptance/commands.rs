@@ -139,7 +139,7 @@ async fn sandboxctl_prints_json_for_programs() {
     let (_, shown, _) = printed(&service.sandboxctl(&["--json", "health"]).await);
     assert_eq!((&json_of(&shown)["status"], &json_of(&shown)["sandboxes"]), (&json!("ok"), &json!(1)));
 
-    let (code, shown, complaint) = printed(&service.sandboxctl(&["--json", "get", "nobody"]).await);
+    let (code, shown, complaint) = printed(&service.sandboxctl(&["--json", "create", "--chat-id", "nobody"]).await);
     assert_eq!((code, shown.as_str()), (Some(1), ""));
     assert_eq!(json_of(&complaint)["data"]["details"]["field"], "chat_id");
     let (_, shown, _) = printed(&service.sandboxctl(&["--json", "delete", id]).await);

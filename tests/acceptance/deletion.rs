@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::containers::id_of;
+use crate::create_params::CreateParams;
 use crate::daemon::Daemon;
 use crate::engine::eventually;
 use crate::gate::GATED;
@@ -14,6 +15,7 @@ async fn delete_removes_and_says_so_once() {
     let never = service.delete(&chat).await.expect("answered");
     let nothing = json!({
         "chat_id": chat.chat_id(), "result": "not_found", "session_id": null, "container_id": null, "snapshot_id": null,
+        "purged": false,
     });
     assert_eq!(never, nothing);
     let created = service.created(&chat).await;
@@ -21,7 +23,7 @@ async fn delete_removes_and_says_so_once() {
     let (session, container) = (&created["session_id"], &created["container_id"]);
     let expected = json!({
         "chat_id": chat.chat_id(), "result": "deleted", "session_id": session, "container_id": container,
-        "snapshot_id": null,
+        "snapshot_id": null, "purged": false,
     });
     assert_eq!(deleted, expected);
     assert_eq!(service.containers().await.count().await, 0);
@@ -75,6 +77,52 @@ async fn a_sandbox_that_ignores_its_end_or_gets_no_time_for_it_is_removed_by_for
         let asked_to_end = service.log().contains("was not stopped gracefully");
         assert_eq!(asked_to_end, graceful != "0s", "{graceful}");
     }
+}
+
+#[tokio::test]
+async fn a_delete_with_a_purge_removes_the_chats_directory_and_the_next_sandbox_finds_a_new_one() {
+    let service = Daemon::start("profiles.default.network = 'none'").await;
+    let chat = service.new_chat();
+    let directory = service.path("chats").join(chat.chat_id());
+    service.created(&chat).await;
+    let deep = "mkdir -p /chat/a/b/c && echo secret > /chat/a/b/c/file && ln -s /etc /chat/a/link && ls /chat";
+    assert_eq!(service.said(&chat, deep).await, "a\n");
+    let purge = json!({ "chat_id": chat.chat_id(), "purge": true });
+    let purged = service.call("sandbox.delete", purge.clone()).await.expect("deleted");
+    assert_eq!((&purged["result"], &purged["purged"]), (&json!("deleted"), &json!(true)), "{purged}");
+    assert!(!directory.exists());
+    assert_eq!(std::fs::read_dir(service.path("chats")).expect("there").count(), 0, "nothing is left of it");
+
+    let again = service.call("sandbox.delete", purge).await.expect("answered");
+    assert_eq!((&again["result"], &again["purged"]), (&json!("not_found"), &json!(false)), "{again}");
+    service.created(&chat).await;
+    assert_eq!(service.said(&chat, "ls -A /chat").await, "");
+    service.delete(&chat).await.expect("deleted");
+    assert!(directory.is_dir());
+    let shown = service.sandboxctl(&["delete", chat.chat_id(), "--purge"]).await;
+    assert!(shown.status.success(), "{shown:?}");
+    assert!(String::from_utf8_lossy(&shown.stdout).contains("removed the directory"), "{shown:?}");
+    assert!(!directory.exists());
+}
+
+#[tokio::test]
+async fn directories_of_chats_without_a_sandbox_are_removed_after_their_retention_and_no_others() {
+    let service = Daemon::start("chats.retention = '2s'\nprofiles.default.network = 'none'").await;
+    let (kept, gone) = (service.new_chat(), service.new_chat());
+    let directory = |chat: &CreateParams| service.path("chats").join(chat.chat_id());
+    service.created(&kept).await;
+    service.created(&gone).await;
+    let foreign = service.path("chats").join("lost+found");
+    std::fs::create_dir(&foreign).expect("a directory");
+    assert_eq!(service.said(&gone, "mkdir -p /chat/a/b && touch /chat/a/b/c").await, "");
+    service.delete(&gone).await.expect("deleted");
+    assert!(directory(&gone).is_dir());
+    eventually("it is removed", || async { (!directory(&gone).exists()).then_some(()) }).await;
+    assert!(directory(&kept).is_dir() && foreign.is_dir());
+    assert_eq!(service.said(&kept, "echo there > /chat/file; cat /chat/file").await, "there\n");
+    eventually("it is logged", || async { service.log().contains("chat directory removed").then_some(()) }).await;
+    service.created(&gone).await;
+    assert!(directory(&gone).is_dir());
 }
 
 #[tokio::test]

@@ -10,6 +10,7 @@ use crate::daemon::Daemon;
 use crate::engine::eventually;
 use crate::installation::Installation;
 use crate::interposed_engine::{InterposedEngine, interposed};
+use crate::pool::can_be_bound;
 
 /// An engine is given up on soon, where it need not do much. Somewhat later, on a busy machine, is still in time.
 const IMPATIENT: &str = "
@@ -171,4 +172,38 @@ async fn a_removal_that_fails_is_remembered_and_tried_again_without_being_asked(
     containers.none_is_left().await;
     eventually("it is forgotten", || async { service.get(&chat).await.err() }).await;
     assert_eq!(service.created(&chat).await["outcome"], "created");
+}
+
+#[tokio::test]
+async fn a_warm_sandbox_that_cannot_be_described_at_start_keeps_its_container_and_its_directory() {
+    if !can_be_bound() {
+        return;
+    }
+    let (mut installation, engine) = interposed(IMPATIENT).await;
+    installation.configure("profiles.default.pool = { size = 1 }");
+    let service = installation.start().await;
+    service.until_free(1).await;
+    let chat = service.new_chat();
+    let before = service.created(&chat).await;
+    assert_eq!(before["launch"], "warm", "{before}");
+    let installation = service.stop().await;
+
+    engine.fall_silent("");
+    let service = installation.start().await;
+    assert_unavailable(&service.refused(&chat).await);
+    // From now on the engine lists containers, and describes none.
+    engine.break_off("/json HTTP");
+    let page = eventually("the containers are listed", || async { service.call("sandbox.list", json!({})).await.ok() });
+    let page = page.await;
+    assert_eq!((&page["sandboxes"], &page["undescribed"][0]["chat_id"]), (&json!([]), &json!(chat.chat_id())));
+    assert_eq!(page["undescribed"][0]["kind"], "engine_unavailable", "{page}");
+    let directory = service.path("state/sandboxes").join(before["session_id"].as_str().expect("an id"));
+    service.call("system.reconcile", json!({})).await.expect("listed");
+    assert!(directory.join("run/socket").exists(), "the directory of a sandbox that is not known to be gone");
+
+    engine.recover();
+    let after = eventually("it is described again", || async { service.create(&chat).await.ok() }).await;
+    assert_eq!((&after["outcome"], &after["session_id"]), (&json!("reused"), &before["session_id"]), "{after}");
+    assert!(service.containers().await.is_running(id_of(&before)).await);
+    assert_eq!(service.said(&chat, "echo there").await, "there\n");
 }

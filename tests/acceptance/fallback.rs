@@ -112,6 +112,10 @@ async fn files_are_reached_without_an_init() {
     names.sort_by_key(|name| name.to_string());
     assert_eq!(names, ["b", "c"]);
     service.inside(&chat, "sandbox.move_file", json!({ "from": "/chat/a/b/f", "to": "/chat/a/c/g" })).await;
+    let around = [("/chat/a/c/g", "/volume"), ("/volume/g", "/chat/a"), ("/chat/a/g", "/chat/a/c")];
+    for (from, to) in around {
+        service.inside(&chat, "sandbox.move_file", json!({ "from": from, "to": to })).await;
+    }
     service.printed(&chat, "ln -s c/g /chat/a/link").await;
     let read = service.inside(&chat, "sandbox.read_file", json!({ "path": "/chat/a/link" })).await;
     assert_eq!(read["text"], "again");

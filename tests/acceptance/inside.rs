@@ -53,6 +53,12 @@ async fn the_images_own_program_runs_unchanged_below_an_init_that_reaps() {
     let environment = service.printed(&chat, "env; cat /proc/1/environ 2>&1 || true").await;
     assert!(!environment.contains("SANDBOXD_INIT_SECRET"), "{environment}");
     assert!(environment.contains("Permission denied"), "{environment}");
+    // Init does not serve its own process either.
+    for path in ["/proc/1/environ", "/proc/self/mem", "/proc/thread-self/environ"] {
+        let params = json!({ "chat_id": chat.chat_id(), "path": path });
+        let failure = service.call("sandbox.read_file", params).await.expect_err("it is init's own");
+        assert_eq!(failure.data.details["reason"], "permission_denied", "{path}: {failure:?}");
+    }
 }
 
 #[tokio::test]
@@ -81,9 +87,9 @@ async fn commands_outlive_the_service_and_are_found_by_the_next_one() {
         assert_eq!(service.get(&chat).await.expect("adopted")["session_id"], session);
         let listed = service.inside(&chat, "sandbox.commands", json!({})).await["commands"].clone();
         assert_eq!((&listed[0]["command_id"], &listed[0]["running"]), (&command, &json!(true)), "{listed}");
-        eventually("what runs on holds the sandbox open", || async {
+        eventually("the command that runs on counts as activity", || async {
             let sandbox = service.get(&chat).await.expect("a sandbox");
-            (!sandbox["held_until"].is_null()).then_some(())
+            (sandbox["held_by"][0]["command_id"] == command).then_some(())
         })
         .await;
         std::fs::write(chat.volume().join("go"), "").expect("written");
@@ -114,6 +120,34 @@ async fn a_sandbox_that_ends_ends_what_runs_in_it_and_leaves_nothing_on_the_host
         (std::fs::read_dir(&sandboxes).expect("a directory").count() == 0).then_some(())
     })
     .await;
+}
+
+#[tokio::test]
+async fn a_command_that_the_kernel_kills_for_want_of_memory_says_so() {
+    let (service, chat) = sandbox("profiles.default = { network = 'none', memory = '32MiB' }").await;
+    // The first is killed itself; the second runs below a shell that tells of it.
+    let direct = service.exec(&chat, json!(["tail", "/dev/zero"])).await;
+    assert_eq!((&direct["oom_killed"], &direct["signal"]), (&json!(true), &json!(9)), "{direct}");
+    let below = service.exec(&chat, "tail /dev/zero; exit $?").await;
+    assert_eq!((&below["oom_killed"], &below["exit_code"]), (&json!(true), &json!(137)), "{below}");
+    let other = service.exec(&chat, "kill -9 $$").await;
+    assert_eq!((&other["oom_killed"], &other["signal"]), (&json!(false), &json!(9)), "{other}");
+    assert_eq!(service.get(&chat).await.expect("a sandbox")["status"], "running");
+    let shown = service.sandboxctl(&["exec", chat.chat_id(), "--", "tail", "/dev/zero"]).await;
+    assert!(String::from_utf8_lossy(&shown.stderr).contains("ran out of memory"), "{shown:?}");
+    assert_eq!(shown.status.code(), Some(137));
+}
+
+#[tokio::test]
+async fn a_sandbox_that_is_removed_past_the_service_says_so() {
+    let (service, chat) = sandbox(OFFLINE).await;
+    let container = service.containers().await.only().await;
+    service.containers().await.remove(&container).await;
+    let failed = eventually("it has failed", || async {
+        service.get(&chat).await.ok().filter(|sandbox| sandbox["status"] == "failed")
+    })
+    .await;
+    assert_eq!(failed["reason"], "removed_externally", "{failed}");
 }
 
 #[tokio::test]
@@ -165,4 +199,34 @@ async fn a_hostile_sandbox_disturbs_nobody() {
     assert_eq!(listed["files"][0]["name"], "f", "{listed}");
     service.delete(&hostile).await.expect("deleted");
     assert_eq!(service.printed(&peaceful, "echo undisturbed").await, "undisturbed\n");
+}
+
+#[tokio::test]
+async fn what_is_moved_goes_into_a_directory_and_across_mounts_as_mv_would_do_it() {
+    let service = Daemon::start("profiles.default.network = 'none'").await;
+    let chat = service.new_chat();
+    service.created(&chat).await;
+    let tree = "mkdir -p /volume/tree/sub /chat/into && echo one > /volume/tree/sub/file && chmod 640 /volume/tree/sub/file \
+                && ln -s /etc/passwd /volume/tree/link && echo two > /tmp/note";
+    service.printed(&chat, tree).await;
+    let moved = |from: &str, to: &str| json!({ "from": from, "to": to });
+    // Each is a mount of its own.
+    for (from, to) in [("/volume/tree", "/chat/into"), ("/tmp/note", "/volume/renamed"), ("/volume/renamed", "/chat")] {
+        service.inside(&chat, "sandbox.move_file", moved(from, to)).await;
+    }
+    let told = "cat /chat/into/tree/sub/file /chat/renamed; stat -c %a /chat/into/tree/sub/file; \
+                readlink /chat/into/tree/link; ls -A /volume /tmp";
+    let told = service.printed(&chat, told).await;
+    assert!(told.starts_with("one\ntwo\n640\n/etc/passwd\n"), "{told}");
+    assert!(!told.contains("tree\n") && !told.contains("note\n"), "{told}");
+    assert!(std::fs::read_dir(chat.volume()).expect("there").next().is_none(), "nothing is left of it");
+
+    service.printed(&chat, "mkfifo /volume/pipe").await;
+    let params = json!({ "chat_id": chat.chat_id(), "from": "/volume/pipe", "to": "/chat" });
+    let failure = service.call("sandbox.move_file", params).await.expect_err("it cannot be copied");
+    assert!(failure.message.contains("another file system"), "{failure:?}");
+    assert_eq!(
+        service.printed(&chat, "ls -A /chat; test -p /volume/pipe && echo there").await,
+        "into\nrenamed\nthere\n"
+    );
 }

@@ -113,7 +113,6 @@ async fn a_wrong_parameter_is_named_and_nothing_is_started() {
         ("agent_id", json!(" \t")),
         ("agent_id", Value::Null),
         ("volume_host_path", json!("volumes/relative")),
-        ("volume_host_path", Value::Null),
         ("colour", json!("green")),
         ("ttl", json!(0)),
         ("env", json!({ "A=B": "1" })),

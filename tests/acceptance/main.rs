@@ -13,6 +13,8 @@ mod engine;
 mod engine_place;
 #[path = "../support/gate.rs"]
 mod gate;
+#[path = "../support/hanging_mount.rs"]
+mod hanging_mount;
 #[path = "../support/installation.rs"]
 mod installation;
 #[path = "../support/interposed_engine.rs"]
@@ -23,12 +25,16 @@ mod network;
 mod private_dockerd;
 
 mod admission;
+mod callers;
 mod commands;
 mod container;
 mod deletion;
+mod disk_full;
 mod doctor;
 mod engine_trouble;
 mod fallback;
+mod first_use;
+mod hanging_volumes;
 mod images;
 mod inside;
 #[cfg(debug_assertions)]
@@ -36,6 +42,7 @@ mod kills;
 mod lifecycle;
 mod load;
 mod logs_and_stats;
+mod memory;
 mod observability;
 mod one_binary;
 mod outage;
@@ -46,7 +53,9 @@ mod python_and_git;
 mod readiness;
 mod restart;
 mod snapshots;
+mod swapped_volumes;
 mod trees;
 mod two_daemons;
 mod units;
+mod unread;
 mod volumes;

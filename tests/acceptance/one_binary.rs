@@ -23,8 +23,8 @@ impl Daemon {
 #[tokio::test]
 async fn the_only_program_runs_below_the_init_and_as_a_command() {
     let (service, chat) = sandbox(ONE_BINARY).await;
-    let init = service.busybox(&chat, &["cat", "/proc/1/cmdline"]).await;
-    assert_eq!(init, "/.sandboxd/init\0/busybox\0sleep\0infinity\0");
+    let init = service.busybox(&chat, &["sh", "-c", "/busybox tr '\\0' '|' < /proc/1/cmdline"]).await;
+    assert_eq!(init, "/.sandboxd/init|/busybox|sleep|infinity|");
     let processes = service.busybox(&chat, &["ps", "-o", "pid,ppid,args"]).await;
     assert!(processes.lines().any(|line| line.ends_with(" 1 /busybox sleep infinity")), "{processes}");
     assert_eq!(service.busybox(&chat, &["printf", "%s|", "a b", "", "$HOME"]).await, "a b||$HOME|");

@@ -109,8 +109,11 @@ async fn a_chat_gets_a_slot_with_all_that_a_container_of_its_own_would_have() {
     service.delete(&chat).await.expect("deleted");
     service.until_free(1).await;
     assert_eq!(mounts(&service), Vec::<String>::new());
-    let state = service.path("state");
-    assert_eq!(std::fs::read_dir(state.join("sandboxes")).expect("there").count(), 0);
+    let sandboxes = service.path("state/sandboxes");
+    eventually("nothing is left of it", || async {
+        (std::fs::read_dir(&sandboxes).expect("there").count() == 0).then_some(())
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -132,6 +135,20 @@ async fn a_slot_without_root_and_without_a_writable_root_becomes_a_chats_as_well
     assert_eq!(service.said(&chat, "id -u; echo x > /chat/mine && cat /chat/mine; touch /x").await.lines().count(), 3);
     let mine = service.path("chats").join(chat.chat_id()).join("mine");
     assert_eq!(std::fs::read_to_string(mine).expect("written"), "x\n");
+}
+
+#[tokio::test]
+async fn a_chat_without_a_volume_gets_a_slot_with_an_empty_place_for_one() {
+    if !can_be_bound() {
+        return;
+    }
+    let service = Daemon::start(ONE).await;
+    service.until_free(1).await;
+    let chat = service.new_chat().with("volume_host_path", Value::Null);
+    let created = service.created(&chat).await;
+    assert_eq!((&created["launch"], &created["volume_host_path"]), (&json!("warm"), &Value::Null), "{created}");
+    assert_eq!(service.said(&chat, "ls -A /volume; echo kept > /chat/note; cat /chat/note").await, "kept\n");
+    assert!(service.said(&chat, "touch /volume/x").await.contains("ead-only"));
 }
 
 #[tokio::test]
@@ -238,7 +255,10 @@ async fn a_sandbox_that_was_a_slot_is_known_from_what_is_beside_it_when_the_jour
     let service = installation.start().await;
     let found = service.created(&chat).await;
     assert_eq!((&found["outcome"], &found["session_id"]), (&json!("reused"), &before["session_id"]));
-    assert_eq!(found["expires_at"], before["expires_at"]);
+    assert!(
+        found["expires_at"].as_str() > before["expires_at"].as_str(),
+        "its time to live counts from when it is found"
+    );
 }
 
 #[tokio::test]
@@ -326,6 +346,44 @@ async fn a_sandbox_that_was_a_slot_has_its_directories_and_environment_after_a_r
     })
     .await;
     assert_eq!(service.said(&chat, "echo $AGENT_ID; cat /chat/starts").await, "agent\n".repeat(4));
+}
+
+#[tokio::test]
+async fn a_warm_sandbox_that_a_power_failure_stopped_is_no_stray_slot() {
+    if !can_be_bound() {
+        return;
+    }
+    let service = Daemon::start(
+        "[profiles.default]
+         network = 'none'
+         restart = 'on-failure'
+         command = ['sh', '-c', 'echo $AGENT_ID >> /chat/starts; sleep infinity']
+         pool = { size = 1 }",
+    )
+    .await;
+    service.until_free(1).await;
+    let chat = service.new_chat();
+    let created = service.created(&chat).await;
+    assert_eq!(created["launch"], "warm");
+    let installation = service.kill().await;
+    // What was not flushed to disk is as it was before: the directory is the slot's, and there is no copy of the claim.
+    let state = installation.path("state");
+    let session = state.join("sandboxes").join(created["session_id"].as_str().expect("an id"));
+    std::fs::remove_file(session.join("claim")).expect("a copy");
+    let links = std::fs::read_dir(state.join("slots")).expect("slots").map(|entry| entry.expect("an entry").path());
+    let link = links.into_iter().find(|path| std::fs::read_link(path).is_ok_and(|target| target == session));
+    let link = link.expect("a link");
+    std::fs::remove_file(&link).expect("removed");
+    std::fs::rename(&session, &link).expect("moved back");
+    installation.containers().await.kill(id_of(&created)).await;
+
+    let service = installation.start().await;
+    let again = eventually("it runs again", || async {
+        Some(service.get(&chat).await.expect("known")).filter(|sandbox| sandbox["status"] == "running")
+    })
+    .await;
+    assert_eq!((&again["session_id"], id_of(&again)), (&created["session_id"], id_of(&created)));
+    assert_eq!(service.said(&chat, "echo $AGENT_ID; cat /chat/starts").await, "agent\n".repeat(3));
 }
 
 /// A name for an image that can be given to another one. The name goes in the end, the images stay.
@@ -463,4 +521,56 @@ async fn a_pool_that_cannot_be_filled_says_why_and_keeps_nobody_from_a_sandbox()
     assert!(pool["last_error"].as_str().is_some_and(|why| why.contains("sandboxd-missing:test")), "{pool}");
     assert!(pool["retry_at"].is_string());
     tokio::time::timeout(Duration::from_secs(20), service.refused(&service.new_chat())).await.expect("answered");
+}
+
+/// The free slots of this service on the engine, and the chats' containers.
+async fn on_the_engine(installation: &Installation, kept: &str) -> (usize, bool) {
+    let all = installation.containers().await.all().await;
+    let is_kept = |container: &bollard::models::ContainerSummary| container.id.as_deref() == Some(kept);
+    (all.iter().filter(|container| !is_kept(container)).count(), all.iter().any(is_kept))
+}
+
+#[tokio::test]
+async fn slots_go_by_a_drain_with_or_without_the_service_and_chats_keep_theirs() {
+    if !can_be_bound() {
+        return;
+    }
+    let service = Daemon::start("profiles.default = { network = 'none', ttl = '1h', pool = { size = 2 } }").await;
+    service.until_free(2).await;
+    let chat = service.new_chat();
+    let created = service.created(&chat).await;
+    assert_eq!(created["launch"], "warm", "{created}");
+    let kept = id_of(&created).to_owned();
+    service.until_free(2).await;
+
+    let refused = service.sandboxd_output(&["--drain"]).await;
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && said.contains("sandboxctl pools drain"), "{said}");
+    assert_eq!(on_the_engine(&service, &kept).await, (2, true), "the service is asked, not overruled");
+
+    let drained = service.sandboxctl(&["pools", "drain"]).await;
+    assert!(drained.status.success(), "{}", String::from_utf8_lossy(&drained.stderr));
+    assert!(String::from_utf8_lossy(&drained.stdout).contains("drained"));
+    assert_eq!(on_the_engine(&service, &kept).await, (0, true));
+    let filled = service.sandboxctl(&["pools", "fill"]).await;
+    assert!(filled.status.success(), "{}", String::from_utf8_lossy(&filled.stderr));
+    service.until_free(2).await;
+
+    // Slots outlive the service, so that the next one has them at once.
+    let installation = service.stop().await;
+    assert_eq!(on_the_engine(&installation, &kept).await, (2, true));
+    let drained = installation.sandboxd_output(&["--drain"]).await;
+    assert!(drained.status.success(), "{}", String::from_utf8_lossy(&drained.stderr));
+    assert_eq!(String::from_utf8_lossy(&drained.stdout), "2 slots removed\n");
+    assert_eq!(on_the_engine(&installation, &kept).await, (0, true));
+    let free: Vec<_> = std::fs::read_dir(installation.path("state/slots"))
+        .expect("a directory")
+        .filter(|entry| entry.as_ref().is_ok_and(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())))
+        .collect();
+    assert_eq!(free.len(), 0, "{free:?}");
+    assert!(installation.sandboxd_output(&["--drain"]).await.stdout.starts_with(b"0 slots"));
+
+    let service = installation.start().await;
+    assert_eq!(service.created(&chat).await["outcome"], "reused");
+    assert_eq!(service.said(&chat, "echo still here").await, "still here\n");
 }

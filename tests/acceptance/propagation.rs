@@ -69,6 +69,26 @@ async fn where_a_sandbox_cannot_be_entered_its_chats_directories_are_propagated_
     assert_eq!(std::fs::read_to_string(&starts).expect("kept"), "agent\nagent\n");
 }
 
+#[tokio::test]
+async fn without_a_volume_the_chats_directory_is_propagated_to_its_own_place() {
+    if !can_be_bound() {
+        return;
+    }
+    // The place of the volume comes before that of the chat.
+    let settings = "mounts = { chat = '/work', volume = '/data' }
+        [profiles.default]
+        network = 'none'
+        pool = { size = 1 }";
+    let service = Installation::new(settings).start_by(&WITHOUT_ENTERING).await;
+    service.until_free(1).await;
+    let chat = service.new_chat().with("volume_host_path", Value::Null);
+    let created = service.created(&chat).await;
+    assert_eq!(created["launch"], "warm", "{created}");
+    assert_eq!(service.said(&chat, "ls -A /data; echo kept > /work/note; cat /work/note").await, "kept\n");
+    let note = service.path("chats").join(chat.chat_id()).join("note");
+    assert_eq!(std::fs::read_to_string(note).expect("written"), "kept\n");
+}
+
 fn places_in(directory: &std::path::Path) -> Vec<String> {
     let names = std::fs::read_dir(directory).expect("there").flatten();
     names.filter_map(|entry| entry.file_name().into_string().ok()).filter(|name| name != "nothing").collect()

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use crate::containers::id_of;
 use crate::daemon::Daemon;
+use crate::engine::eventually;
 use crate::gate::{GATED, open_gate};
 
 #[tokio::test]
@@ -71,6 +72,28 @@ async fn a_sandbox_is_handed_out_once_its_own_health_check_passes() {
     assert_eq!(failure.data.kind, "sandbox_start_failed");
     assert_eq!(failure.data.details["cause"], "no_health_check");
     assert_eq!(service.containers().await.count().await, 0);
+}
+
+#[tokio::test]
+async fn a_sandbox_whose_own_service_has_ended_is_not_handed_out_again() {
+    let service = Daemon::start(
+        "[profiles.default]
+         command = ['sh', '-c', 'httpd -p 8080 -h /www; exec sleep infinity']
+         readiness = { kind = 'http', port = 8080 }",
+    )
+    .await;
+    let chat = service.new_chat();
+    let before = service.created(&chat).await;
+    assert_eq!(service.created(&chat).await["outcome"], "reused");
+    assert_eq!(service.printed(&chat, "killall httpd && echo ended").await, "ended\n");
+    // One that was seen to be well a moment ago is handed out without a look.
+    let after = eventually("it is replaced", || async {
+        let created = service.created(&chat).await;
+        (created["outcome"] == "replaced").then_some(created)
+    })
+    .await;
+    assert_ne!(after["session_id"], before["session_id"]);
+    assert_eq!(service.containers().await.count().await, 1);
 }
 
 #[tokio::test]

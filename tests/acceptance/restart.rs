@@ -90,6 +90,26 @@ async fn what_ended_while_nobody_looked_is_not_handed_out() {
 }
 
 #[tokio::test]
+async fn how_a_sandbox_ended_is_told_also_by_the_next_service() {
+    let service = Daemon::start(&format!("reaper.tick = '50ms'\n{SMALL}")).await;
+    let (expired, deleted) = (service.new_chat(), service.new_chat());
+    let session = service.created(&expired.with("ttl", 1)).await["session_id"].clone();
+    service.created(&deleted).await;
+    service.delete(&deleted).await.expect("deleted");
+    eventually("it is gone", || async { service.get(&expired).await.is_err().then_some(()) }).await;
+
+    let service = service.stop().await.start().await;
+    let failure = service.get(&expired).await.expect_err("it has expired");
+    assert!(failure.message.contains("it expired ") && failure.message.ends_with(" ago (ttl 1s)"), "{failure:?}");
+    assert_eq!(failure.data.details["session_id"], session);
+    let failure = service.get(&deleted).await.expect_err("it is deleted");
+    assert!(failure.message.contains("it was deleted "), "{failure:?}");
+    let shown = service.sandboxctl(&["exec", expired.chat_id(), "--", "true"]).await;
+    let shown = String::from_utf8_lossy(&shown.stderr).into_owned();
+    assert!(shown.contains("ago (ttl 1s)"), "{shown}");
+}
+
+#[tokio::test]
 async fn a_service_that_is_told_to_stop_finishes_what_it_was_asked_for() {
     let service = Daemon::start(&format!("shutdown.grace = '30s'\n{GATED}")).await;
     let chat = service.new_chat();
@@ -144,6 +164,43 @@ async fn a_service_killed_in_the_middle_of_a_create_leaves_one_container_at_most
     assert_eq!(service.containers().await.only().await, created["container_id"]);
     service.delete(&chat).await.expect("deleted");
     assert_eq!(service.containers().await.count().await, 0);
+}
+
+#[tokio::test]
+async fn a_renewed_sandbox_outlives_its_journal() {
+    let service = Daemon::start(SMALL).await;
+    let chat = service.new_chat();
+    let before = service.created(&chat.with("ttl", 5)).await;
+    let renew = json!({ "chat_id": chat.chat_id(), "ttl": 3600 });
+    service.call("sandbox.renew", renew.clone()).await.expect("renewed");
+    let time =
+        |value: &Value| value.as_str().expect("a time").parse::<chrono::DateTime<chrono::Utc>>().expect("a time");
+    let labelled = time(&before["expires_at"]);
+    eventually("its labels tell of an end that is past", || async { (chrono::Utc::now() > labelled).then_some(()) })
+        .await;
+
+    let installation = service.stop().await;
+    let refused = installation.sandboxd_output(&["--rebuild-journal"]).await;
+    let complaint = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && complaint.contains("healthy") && complaint.contains("--force"), "{complaint}");
+    let service = installation.start_with(&["--rebuild-journal", "--force"]).await;
+    let adopted = service.get(&chat).await.expect("it was not ended");
+    assert_eq!((&adopted["session_id"], &adopted["status"]), (&before["session_id"], &json!("running")));
+    let full = chrono::TimeDelta::seconds(5);
+    assert!(time(&adopted["expires_at"]) - time(&adopted["last_activity_at"]) == full, "{adopted}");
+    let state = std::fs::read_dir(service.path("state")).expect("a directory");
+    let names = state.map(|part| part.expect("an entry").file_name().to_string_lossy().into_owned());
+    assert_eq!(names.filter(|name| name.starts_with("journal.sqlite.aside-")).count(), 1, "the old one is kept");
+
+    service.call("sandbox.renew", renew).await.expect("renewed again");
+    let installation = service.kill().await;
+    for part in ["journal.sqlite", "journal.sqlite-wal"] {
+        let _ = std::fs::remove_file(installation.path("state").join(part));
+    }
+    let service = installation.start().await;
+    let adopted = service.get(&chat).await.expect("it was not ended");
+    assert_eq!(adopted["session_id"], before["session_id"]);
+    assert!(time(&adopted["expires_at"]) > labelled + full, "{adopted}");
 }
 
 #[tokio::test]

@@ -75,7 +75,7 @@ impl Customer {
     }
 
     async fn renew(&mut self, chat: &CreateParams) {
-        let renewed = self.service.call("sandbox.renew", json!({ "chat_id": chat.chat_id(), "ttl": 600 })).await;
+        let renewed = self.service.call("sandbox.renew", json!({ "chat_id": chat.chat_id(), "ttl": 90_000 })).await;
         match self.promised.get(chat.chat_id()) {
             Some((session, _)) => assert_eq!(renewed.expect("it is there")["session_id"], *session),
             None => assert_eq!(renewed.expect_err("it is not there").data.kind, "sandbox_not_found"),

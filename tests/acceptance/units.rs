@@ -2,6 +2,7 @@
 
 mod activation;
 mod files;
+mod host;
 mod machine;
 mod notification;
 mod systemd;

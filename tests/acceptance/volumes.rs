@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use serde_json::{Value, json};
+
 use crate::daemon::Daemon;
 use crate::installation::{Installation, link};
 use crate::interposed_engine::real_engine;
@@ -57,6 +59,42 @@ async fn what_the_service_and_its_engine_use_themselves_is_never_a_volume() {
     refused(&service, &engine_socket.display().to_string()).await;
     assert_eq!(service.containers().await.count().await, 0);
     service.created(&service.new_chat()).await;
+}
+
+#[tokio::test]
+async fn a_sandbox_without_a_volume_has_the_chats_directory_alone_and_stays_so_over_restarts() {
+    let service = Daemon::start("volumes.roots = []").await;
+    let chat = service.new_chat().with("volume_host_path", Value::Null);
+    let created = service.created(&chat).await;
+    assert_eq!(created["volume_host_path"], Value::Null);
+    assert_eq!(service.said(&chat, "ls -d /volume /chat 2>/dev/null").await, "/chat\n");
+
+    let service = service.stop().await.start().await;
+    let again = service.created(&chat).await;
+    assert_eq!((&again["outcome"], &again["session_id"]), (&json!("reused"), &created["session_id"]));
+    assert_eq!(again["volume_host_path"], Value::Null);
+
+    let mut stopped = service.stop().await;
+    for file in std::fs::read_dir(stopped.path("state")).expect("there").flatten() {
+        if file.file_name().to_string_lossy().starts_with("journal") {
+            std::fs::remove_file(file.path()).expect("removed");
+        }
+    }
+    stopped.configure(&format!("volumes.roots = ['{}']", stopped.path("volumes").display()));
+    let service = stopped.start().await;
+    let named = chat.with("volume_host_path", service.volume("named").to_str());
+    let failure = service.refused(&named).await;
+    assert_eq!(failure.data.details["fields"], json!(["volume_host_path"]), "{failure:?}");
+}
+
+#[tokio::test]
+async fn a_create_that_names_no_volume_takes_the_sandbox_that_is_there_with_its_volume() {
+    let service = Daemon::start("").await;
+    let chat = service.new_chat();
+    let created = service.created(&chat).await;
+    let again = service.created(&chat.with("volume_host_path", Value::Null)).await;
+    assert_eq!((&again["outcome"], &again["session_id"]), (&json!("reused"), &created["session_id"]));
+    assert_eq!(again["volume_host_path"], json!(chat.volume()));
 }
 
 #[tokio::test]

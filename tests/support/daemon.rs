@@ -138,6 +138,13 @@ impl Installation {
         self.run(command).await
     }
 
+    /// The same with these arguments.
+    pub(crate) async fn start_with(self, arguments: &[&str]) -> Daemon {
+        let mut command = self.sandboxd();
+        command.args(arguments);
+        self.run(command).await
+    }
+
     /// The same with a listening socket handed over, as systemd does it.
     pub(crate) async fn start_on(self, listener: &UnixListener) -> Daemon {
         let command = self.activated(listener);

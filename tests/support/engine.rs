@@ -10,6 +10,7 @@ use std::time::Duration;
 use bollard::query_parameters::{ListImagesOptionsBuilder, ListNetworksOptionsBuilder, RemoveImageOptionsBuilder};
 use sandboxd::engine::docker::DockerEngine;
 use sandboxd_actors::container::{ContainerSpec, Mount};
+use sandboxd_actors::engine::subnet::AddressRange;
 use sandboxd_actors::engine::{ContainerState, Engine, EngineError, Exit, NetworkSpec, Observed};
 use sandboxd_actors::environment::Environment;
 use sandboxd_actors::host_path::HostPath;
@@ -77,7 +78,12 @@ impl TestInstance {
 
     /// A network of the test's own, on which sandboxes cannot reach each other where the engine may write the rules.
     pub(crate) fn network(&self) -> NetworkSpec {
-        NetworkSpec { name: self.name.to_string(), isolated: true, labels: labels::ownership(&self.name) }
+        NetworkSpec {
+            name: self.name.to_string(),
+            isolated: true,
+            addresses: AddressRange::Free { prefix: 20 },
+            labels: labels::ownership(&self.name),
+        }
     }
 
     /// A directory on the host that anybody may write to, to be mounted at `target`.

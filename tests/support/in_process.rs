@@ -3,7 +3,7 @@
 // Each test uses a part of this.
 #![allow(dead_code)]
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -14,8 +14,9 @@ use futures_util::FutureExt;
 use sandboxd::chat_directories::DirectoriesOnDisk;
 use sandboxd::config::Config;
 use sandboxd::doctor::{Doctor, Settings};
-use sandboxd::engine::condition::{Condition, Enforced, EngineCondition, Isolated};
+use sandboxd::engine::condition::{Condition, Enforced, EngineCondition, NetworkCondition};
 use sandboxd::engine::inside::Closed;
+use sandboxd::file_system::FileSystem;
 use sandboxd::host_paths::VolumePolicy;
 use sandboxd::interiors::{InteriorsOnDisk, StandIns};
 use sandboxd::languages::Languages;
@@ -35,12 +36,13 @@ use sandboxd_actors::container::MountPoints;
 use sandboxd_actors::directories::DirectoryError;
 use sandboxd_actors::engine::bounded::{Bounded, EngineLimits};
 use sandboxd_actors::engine::fake::FakeEngine;
+use sandboxd_actors::engine::subnet::AddressRange;
 use sandboxd_actors::engine::{EngineError, NetworkSpec};
 use sandboxd_actors::environment::Environment;
 use sandboxd_actors::host_path::HostPath;
 use sandboxd_actors::ids::SessionId;
 use sandboxd_actors::images::fake::{FakeImages, FakeSources};
-use sandboxd_actors::interior::{Furnishing, Interiors};
+use sandboxd_actors::interior::{Furnishing, Interiors, NotBegun, Started};
 use sandboxd_actors::journal::JournalHandle;
 use sandboxd_actors::journal::memory::MemoryJournal;
 use sandboxd_actors::profile::{Limits as Resources, Network, OnExpire, Profile, Readiness, ReadinessCheck, Restart};
@@ -99,9 +101,19 @@ impl Service {
         let journal = MemoryJournal::new();
         let (handle, contents) = JournalHandle::start(journal.clone(), PATIENCE, None).await.expect("loaded");
         let profiles = Arc::new(BTreeMap::from(["default", "other"].map(profile)));
-        let rules = Rules { trust: Duration::from_secs(1), profiles: Arc::clone(&profiles), max_leases: MAX_LEASES };
-        let interiors = Arc::new(InteriorsOnDisk::open(&place.join("state")).expect("a state"));
-        let world = world(&place, engine.clone(), handle, rules, Arc::clone(&interiors));
+        let rules = Rules {
+            trust: Duration::from_secs(1),
+            profiles: Arc::clone(&profiles),
+            max_leases: MAX_LEASES,
+            max_lease: MAX_LEASE,
+        };
+        let file_system = FileSystem::new(&place.join("state"), &place.join("chats")).expect("a pool");
+        let interiors =
+            InteriorsOnDisk::open(&place.join("state"), Arc::default(), file_system.clone()).expect("a state");
+        let policy = VolumePolicy::new(file_system.clone(), [place.join("volumes")], []).await.expect("a root");
+        let syncs = Syncs::default();
+        let mut world = world(&place, engine.clone(), handle, rules, Arc::clone(&interiors), file_system.clone());
+        world.interiors = syncs.ending_with(world.interiors);
         let (instance, bounded) = (world.instance.clone(), world.engine.clone());
         let rhythm = Rhythm { reap: Duration::from_millis(20), reconcile: Duration::from_secs(3600) };
         let images = FakeImages::new();
@@ -117,8 +129,14 @@ impl Service {
             sandboxes: sandboxes.clone(),
             slots: Arc::new(sandboxd_actors::slot::NoSlots),
             profiles: Arc::clone(&profiles),
-            networks: vec![NetworkSpec { name: "sandboxd".into(), isolated: true, labels: BTreeMap::new() }],
+            networks: vec![NetworkSpec {
+                name: "sandboxd".into(),
+                isolated: true,
+                addresses: AddressRange::EngineChoice,
+                labels: BTreeMap::new(),
+            }],
             settings: settings(&place, &limits),
+            file_system: file_system.clone(),
             settled: settled(),
         };
         let handler = Handler {
@@ -128,14 +146,14 @@ impl Service {
             stand_ins: StandIns::new(Arc::new(Closed), place.join("state")),
             engine: bounded,
             doctor,
-            volumes: VolumePolicy::new([place.join("volumes")], []).expect("a root"),
-            contexts: VolumePolicy::new([place.join("volumes")], []).expect("a root"),
+            volumes: policy.clone(),
+            contexts: policy.clone(),
             profiles,
             languages: languages(&place),
             clock: Arc::new(SystemClock),
             max_lease: MAX_LEASE,
             steering: Steering::default(),
-            syncs: Syncs::default(),
+            syncs,
             started: Instant::now(),
         };
         let access = Access::new(allowed, Accounts::of_host()).expect("no names");
@@ -237,8 +255,8 @@ struct LocalInits {
 
 #[async_trait]
 impl Interiors for LocalInits {
-    async fn furnish(&self, session: SessionId) -> Result<Option<Furnishing>, DirectoryError> {
-        let furnishing = self.interiors.furnish(session).await?.expect("an init");
+    async fn furnish(&self, session: SessionId, _: bool) -> Result<Option<Furnishing>, DirectoryError> {
+        let furnishing = self.interiors.furnish(session, false).await?.expect("an init");
         let [program, run] = [0, 1].map(|index| Path::new(furnishing.mounts[index].source.as_str()));
         let init = Command::new(program)
             .envs(furnishing.environment.iter().map(|(name, value)| (name, value)))
@@ -251,14 +269,27 @@ impl Interiors for LocalInits {
         Ok(Some(furnishing))
     }
 
-    fn clear(&self, session: SessionId) {
+    /// Its mounts are those of this machine.
+    async fn begin(&self, _: Started<'_>) -> Result<(), NotBegun> {
+        Ok(())
+    }
+
+    async fn clear(&self, session: SessionId) {
         self.running.lock().expect("no panic").remove(&session);
-        self.interiors.clear(session);
+        self.interiors.clear(session).await;
+    }
+
+    fn has_inherited(&self) -> bool {
+        self.interiors.has_inherited()
+    }
+
+    async fn retain(&self, known: &HashSet<SessionId>) {
+        self.interiors.retain(known).await;
     }
 }
 
 /// An engine that was set up as it should be.
-struct Fit;
+pub(crate) struct Fit;
 
 #[async_trait]
 impl EngineCondition for Fit {
@@ -266,8 +297,9 @@ impl EngineCondition for Fit {
         Ok(Condition { limits: Enforced { memory: true, cpus: true, pids: true }, live_restore: true })
     }
 
-    async fn networks(&self, _: &str) -> Result<Vec<Isolated>, EngineError> {
-        Ok(vec![Isolated(true)])
+    async fn networks(&self, _: &str) -> Result<Vec<NetworkCondition>, EngineError> {
+        let subnet = "172.20.0.0/16".parse().ok();
+        Ok(vec![NetworkCondition { isolated: true, bridge: Some("sandboxd".into()), subnet, containers: 2 }])
     }
 }
 
@@ -276,6 +308,8 @@ fn settings(place: &Path, limits: &Limits) -> Settings {
         state_dir: place.join("state"),
         chats_root: place.join("chats"),
         volume_roots: vec![place.join("volumes")],
+        socket: place.join("sandboxd.sock"),
+        allowed: Allowed::default(),
         max_connections: limits.max_connections,
         max_sandboxes: Some(100),
         image_watermark: 85.0,
@@ -310,6 +344,7 @@ fn world(
     journal: JournalHandle,
     rules: Rules,
     interiors: Arc<InteriorsOnDisk>,
+    file_system: FileSystem,
 ) -> World {
     let second = Duration::from_secs(1);
     let limits = EngineLimits {
@@ -331,9 +366,10 @@ fn world(
         queue_limit: Duration::from_secs(60),
         capacity: Default::default(),
         probe: Arc::new(NetworkProbe),
-        directories: Arc::new(DirectoriesOnDisk::open(&place.join("chats")).expect("a root")),
+        directories: Arc::new(DirectoriesOnDisk::open(&place.join("chats"), file_system).expect("a root")),
         interiors: Arc::new(LocalInits { interiors, running: Mutex::default() }),
         slots: Arc::new(sandboxd_actors::slot::NoSlots),
+        claims: Arc::default(),
         clock: Arc::new(SystemClock),
         mounts: MountPoints {
             chat: "/chat".into(),

@@ -43,6 +43,8 @@ pub enum Call {
     Delete(Option<bool>, Answer<Deletion>),
     Snapshot(Option<SnapshotLabel>, Answer<Snapshot>),
     Keep(Keep, Answer<Sandbox>),
+    /// Removes the directory of a chat without a sandbox. Answers whether there was one.
+    Purge(Answer<bool>),
 }
 
 /// A request about how a sandbox is kept, and for how long.
@@ -64,6 +66,7 @@ impl Call {
             Call::Delete(_, answer) => drop(answer.send(Err(error))),
             Call::Snapshot(_, answer) => drop(answer.send(Err(error))),
             Call::Keep(_, answer) => drop(answer.send(Err(error))),
+            Call::Purge(answer) => drop(answer.send(Err(error))),
         }
     }
 }
@@ -75,6 +78,8 @@ pub enum Message {
     Describe(Answer<Option<Sandbox>>),
     /// An effect came back.
     Event(Box<Event>),
+    /// The removal of the chat's directory is over.
+    Purged,
     /// What nobody waits for is to be written down: answered once the journal has been given it.
     WriteDown(RpcReplyPort<()>),
     /// The service is about to end: answered once nothing is under way and all activity is written down.
@@ -121,6 +126,8 @@ pub struct State {
     tasks: JoinSet<()>,
     launching: Option<(Generation, CancellationToken)>,
     settling: Vec<RpcReplyPort<()>>,
+    /// Cancelled once the removal of the chat's directory is over. A launch waits for that.
+    purging: Option<CancellationToken>,
     /// What root counts it as.
     share: Option<Share>,
     counted: CountedStatus,
@@ -152,6 +159,7 @@ impl Actor for Chat {
             tasks: JoinSet::new(),
             launching: None,
             settling: Vec::new(),
+            purging: None,
             share: None,
             counted: CountedStatus::default(),
             owing: CountedDebt::default(),
@@ -167,6 +175,11 @@ impl Actor for Chat {
         state: &mut State,
     ) -> Result<(), ActorProcessingErr> {
         match message {
+            Message::Call(Call::Purge(answer)) => {
+                state.handled += 1;
+                state.purge(&myself, answer);
+            }
+            Message::Purged => {}
             Message::Call(call) => {
                 state.handled += 1;
                 let request = state.admit(call);
@@ -211,6 +224,7 @@ impl State {
             Call::Keep(Keep::Pause, _) => Request::Pause { waiter },
             Call::Keep(Keep::Lease(lease), _) => Request::Lease { waiter, lease: *lease },
             Call::Keep(Keep::Release(lease), _) => Request::Release { waiter, lease: *lease },
+            Call::Purge(_) => unreachable!("a purge is no matter of the lifecycle"),
         };
         self.callers.insert(waiter, (Instant::now(), call));
         request
@@ -233,7 +247,8 @@ impl State {
         if self.lifecycle.is_settled() {
             self.settling.drain(..).for_each(|reply| drop(reply.send(())));
         }
-        if self.lifecycle.is_idle() && self.callers.is_empty() {
+        self.purging.take_if(|purging| purging.is_cancelled());
+        if self.lifecycle.is_idle() && self.callers.is_empty() && self.purging.is_none() {
             let (chat, incarnation, handled) = (self.chat, self.incarnation, self.handled);
             self.tell_root(root::Message::Retire { chat, incarnation, handled });
         }
@@ -255,18 +270,21 @@ impl State {
                 Effect::Publish(transition) => {
                     self.publish(&transition);
                     if transition.to.is_none() {
-                        self.world.interiors.clear(transition.sandbox.session);
+                        // A mailbox does not wait for the disk. A directory that stays is removed by the next start.
+                        let (world, session) = (Arc::clone(&self.world), transition.sandbox.session);
+                        tokio::spawn(async move { world.clear(session).await });
                     }
                     drafts.push(self.event(&transition));
                 }
                 Effect::Count(status) => self.counted.move_to(Some(status)),
-                Effect::Save { ticket, sandbox } => {
+                Effect::Save { ticket, sandbox, claim } => {
                     self.world.journal.write_later(std::mem::take(&mut drafts));
-                    self.write(myself, ticket, Draft::Save(sandbox));
+                    let record = [Draft::Save(sandbox)].into_iter();
+                    self.write(myself, ticket, record.chain(claim.map(Draft::Claim)).collect());
                 }
                 Effect::Forget { ticket, session } => {
                     self.world.journal.write_later(std::mem::take(&mut drafts));
-                    self.write(myself, ticket, Draft::Forget { chat: self.chat, session });
+                    self.write(myself, ticket, vec![Draft::Forget { chat: self.chat, session }]);
                 }
                 Effect::Note(sandbox) => drafts.push(Draft::Save(sandbox)),
                 Effect::NoteActivity { session, at } => {
@@ -293,27 +311,34 @@ impl State {
                 Effect::CancelLaunch { generation } => self.cancel_launch(generation),
                 Effect::Check { generation, container } => {
                     let world = Arc::clone(&self.world);
-                    let profile =
-                        self.lifecycle.sandbox().and_then(|sandbox| world.rules.profiles.get(&sandbox.profile));
-                    let limit = profile.map(|profile| profile.limits.memory_bytes);
-                    let check = async move { discovery::is_alive(&world.engine, &container, limit).await };
+                    let profile = self.lifecycle.sandbox().map(|sandbox| sandbox.profile.clone());
+                    let check = async move {
+                        let profile = profile.and_then(|profile| world.rules.profiles.get(&profile));
+                        discovery::is_alive(&world, &container, profile.map(|profile| &**profile)).await
+                    };
                     self.run(myself, "check", check, move |outcome| Event::Checked {
                         generation,
                         liveness: outcome.unwrap_or_else(|defect| Liveness::Unknown(defect.during(Operation::Inspect))),
                     });
                 }
                 Effect::TearDown { generation, container, graceful } => {
-                    // On disk before the engine is asked, or a service that dies in between would take what it has
-                    // ended itself for a sandbox that failed. What cannot be written down is removed all the same.
+                    // On disk before the engine is asked, or a service that dies in between would take a sandbox that
+                    // it has ended itself for one that failed. A caller whose delete cannot be written down is told so,
+                    // and its sandbox stays. One that has expired or failed is removed all the same, which may make
+                    // room on the disk.
                     self.world.journal.write_later(std::mem::take(&mut drafts));
                     let (world, chat, noted) = (Arc::clone(&self.world), self.chat, self.world.journal.flush());
+                    let place = self.place();
+                    let must_be_noted = self.lifecycle.phase().is_recorded_deletion_of_a_caller();
                     let tear_down = async move {
-                        let _ = noted.await;
-                        tear_down(&world, chat, container, graceful).await
+                        match noted.await {
+                            Err(error) if must_be_noted => Err(NotSaved(error.to_string()).into()),
+                            _ => Ok(tear_down(&world, chat, container, graceful, place).await?),
+                        }
                     };
                     self.run(myself, "tear_down", tear_down, move |outcome| Event::TornDown {
                         generation,
-                        result: outcome.unwrap_or_else(|defect| Err(defect.during(Operation::Remove))),
+                        result: outcome.unwrap_or_else(|defect| Err(defect.during(Operation::Remove).into())),
                     });
                 }
                 Effect::RetryAfter { generation, attempt, delay } => {
@@ -347,8 +372,8 @@ impl State {
     }
 
     /// Writes down what somebody waits for.
-    fn write(&mut self, myself: &ActorRef<Message>, ticket: Ticket, draft: Draft) {
-        let write = self.world.journal.write(vec![draft]);
+    fn write(&mut self, myself: &ActorRef<Message>, ticket: Ticket, drafts: Vec<Draft>) {
+        let write = self.world.journal.write(drafts);
         let myself = myself.clone();
         let saved = async move {
             let result = write.await.map_err(|error| NotSaved(error.to_string()));

@@ -1,13 +1,17 @@
 //! What the engine holds under a chat's name, and whether it may be taken for the chat's sandbox.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
+use super::World;
 use crate::clock::Timestamp;
 use crate::engine::bounded::Bounded;
 use crate::engine::{ContainerState, EngineError, Health, Observed};
 use crate::ids::{ChatId, ContainerId, ContainerName, InstanceName};
 use crate::labels::{InvalidLabels, SessionLabels, SlotLabels};
 use crate::outcome::Death;
+use crate::probe::NotReady;
+use crate::profile::{Profile, ReadinessCheck};
 use crate::sandbox::{Endpoint, Reason, Sandbox, Status};
 
 /// How many lines of a dead sandbox's output are kept.
@@ -140,6 +144,7 @@ impl Found {
             expires_at: labels.expires_at,
             idle_timeout: labels.idle_timeout,
             held_until: None,
+            held_by: Vec::new(),
             durable_leases: Vec::new(),
         }
     }
@@ -198,21 +203,62 @@ async fn autopsy(engine: &Bounded, container: &Observed, memory_limit_bytes: Opt
 pub enum Liveness {
     Alive,
     Paused,
+    /// It runs, and its own service does not answer as its profile says it should. Not handed out.
+    Unhealthy(String),
     Ended(Death),
-    /// The engine says that it does not exist.
+    /// The engine says that it does not exist, or not for long any more.
     Vanished,
-    /// The engine could not be asked. Never a reason to give a sandbox up.
+    /// The engine or the service inside could not be asked. Never a reason to give a sandbox up.
     Unknown(EngineError),
 }
 
-pub async fn is_alive(engine: &Bounded, container: &ContainerId, memory_limit_bytes: Option<u64>) -> Liveness {
-    match engine.inspect(container.as_str()).await {
+/// Looks at a container once, and probes the service inside once where its profile has a readiness check.
+pub async fn is_alive(world: &World, container: &ContainerId, profile: Option<&Profile>) -> Liveness {
+    match world.engine.inspect(container.as_str()).await {
         Err(error) => Liveness::Unknown(error),
         Ok(None) => Liveness::Vanished,
-        Ok(Some(container)) => match container.state {
-            ContainerState::Running | ContainerState::Restarting => Liveness::Alive,
+        Ok(Some(seen)) => match seen.state {
+            // It ended because it is being removed.
+            ContainerState::Removing => Liveness::Vanished,
+            ContainerState::Running | ContainerState::Restarting => match profile {
+                Some(profile) => is_well(world, &seen, profile).await,
+                None => Liveness::Alive,
+            },
             ContainerState::Paused => Liveness::Paused,
-            _ => Liveness::Ended(sudden_death(engine, &container, memory_limit_bytes).await),
+            _ => {
+                let limit = profile.map(|profile| profile.limits.memory_bytes);
+                Liveness::Ended(sudden_death(&world.engine, &seen, limit).await)
+            }
         },
+    }
+}
+
+/// Probes the service inside once, for as long as its profile gives it to get ready: a busy one is not taken for a dead one.
+async fn is_well(world: &World, seen: &Observed, profile: &Profile) -> Liveness {
+    let limit = profile.readiness.timeout;
+    let unknown = |message: String| Liveness::Unknown(EngineError::Interrupted { message });
+    let probed = match &profile.readiness.check {
+        ReadinessCheck::None => return Liveness::Alive,
+        ReadinessCheck::Health if seen.health == Some(Health::Unhealthy) => {
+            return Liveness::Unhealthy("its health check fails".to_owned());
+        }
+        ReadinessCheck::Health => return Liveness::Alive,
+        ReadinessCheck::Http { port, .. } | ReadinessCheck::Tcp { port } => {
+            let Some(ip) = seen.address else { return unknown("the engine tells no address".to_owned()) };
+            let address = SocketAddr::new(ip, *port);
+            let probe = async {
+                match &profile.readiness.check {
+                    ReadinessCheck::Http { path, .. } => world.probe.http(address, path).await,
+                    _ => world.probe.tcp(address).await,
+                }
+            };
+            tokio::time::timeout(limit, probe).await
+        }
+    };
+    match probed {
+        Ok(Ok(())) => Liveness::Alive,
+        Ok(Err(NotReady::Refused(why))) => Liveness::Unhealthy(format!("its service does not answer: {why}")),
+        Ok(Err(NotReady::NotTried(why))) => unknown(why),
+        Err(_) => Liveness::Unhealthy(format!("its service does not answer within {limit:?}")),
     }
 }

@@ -1,16 +1,18 @@
 //! What a chat's lifecycle is told, and what it wants done.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use chrono::TimeDelta;
 
 use super::discovery::{Found, Liveness, Sighting};
+use crate::claims::Claim;
 use crate::clock::Timestamp;
 use crate::engine::EngineError;
 use crate::ids::{ContainerId, Generation, LeaseId, SessionId};
-use crate::outcome::{Created, Deletion, Launch, NotSaved, SandboxError, StartFailure};
+use crate::outcome::{Created, Deletion, Launch, NotSaved, RemovalError, SandboxError, StartFailure};
 use crate::request::CreateRequest;
-use crate::sandbox::{Endpoint, Sandbox, Status};
+use crate::sandbox::{Endpoint, Holder, Sandbox, Status};
 use crate::snapshot::{Snapshot, SnapshotLabel};
 
 /// Somebody who waits for an answer.
@@ -51,7 +53,7 @@ pub enum Request {
     Pause {
         waiter: WaiterId,
     },
-    /// Holds the sandbox open for so long.
+    /// Holds the sandbox for so long: against idleness and, if a caller asked for it, against its absolute end.
     Lease {
         waiter: WaiterId,
         lease: Lease,
@@ -66,8 +68,24 @@ pub enum Request {
 pub struct Lease {
     pub id: LeaseId,
     pub duration: Duration,
-    /// Outlives the connection it was asked for on, and a restart of the service.
-    pub durable: bool,
+    pub holder: Holder,
+}
+
+impl Lease {
+    /// A lease that a caller asked for.
+    pub fn of_caller(duration: Duration, durable: bool) -> Self {
+        Self { id: LeaseId::random(), duration, holder: Holder::Lease { durable } }
+    }
+
+    /// A hold for work in the sandbox, which counts as activity only.
+    pub fn of_work(duration: Duration, holder: Holder) -> Self {
+        Self { id: LeaseId::random(), duration, holder }
+    }
+
+    /// Whether it is written down.
+    pub fn is_durable(&self) -> bool {
+        self.holder == Holder::Lease { durable: true }
+    }
 }
 
 impl Request {
@@ -107,7 +125,7 @@ pub enum Event {
     /// Answers [`Effect::TearDown`].
     TornDown {
         generation: Generation,
-        result: Result<(), EngineError>,
+        result: Result<(), RemovalError>,
     },
     /// Answers [`Effect::RetryAfter`].
     RetryDue {
@@ -159,7 +177,14 @@ pub struct Ticket(pub u64);
 #[derive(Debug, Clone)]
 pub enum Launched {
     /// It runs and is ready.
-    Started { container: ContainerId, endpoint: Option<Endpoint>, started_at: Timestamp, launch: Launch },
+    Started {
+        container: ContainerId,
+        endpoint: Option<Endpoint>,
+        started_at: Timestamp,
+        launch: Launch,
+        /// What its container was bound with, if it was a slot.
+        claim: Option<Arc<Claim>>,
+    },
     /// The chat's name was taken by a live sandbox of the chat that nobody here knew of. It is on disk by now, unless the
     /// launch was cancelled.
     Found(Box<Found>),
@@ -219,6 +244,8 @@ pub enum Effect {
     Save {
         ticket: Ticket,
         sandbox: Box<Sandbox>,
+        /// Written in the same commit.
+        claim: Option<Arc<Claim>>,
     },
     /// Strikes the session out; somebody waits for it.
     Forget {

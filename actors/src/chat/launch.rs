@@ -13,10 +13,11 @@ use crate::clock::Timestamp;
 use crate::container::{ContainerSpec, compose};
 use crate::directories::DirectoryError;
 use crate::engine::bounded::Straggler;
-use crate::engine::turns::Party;
+use crate::engine::turns::{Lane, Party};
 use crate::engine::{EngineError, Observed};
+use crate::host_path::HostPath;
 use crate::ids::{ContainerId, SessionId};
-use crate::journal::Draft;
+use crate::interior::{Init, NotBegun, Started};
 use crate::outcome::{Launch, NotSaved, StartFailure};
 use crate::pool::claim::claim;
 use crate::profile::{Network, Profile};
@@ -31,6 +32,10 @@ const CANCELLED_CREATION_GRACE: Duration = Duration::from_secs(5);
 
 /// A host's directories are ready in milliseconds; a file system that hangs must not hold a create for ever.
 const DIRECTORY_LIMIT: Duration = Duration::from_secs(10);
+
+/// Looks at a container whose init did not start its program, and the pause between them.
+const END_LOOKS: u32 = 20;
+const END_PAUSE: Duration = Duration::from_millis(50);
 
 /// Tries for the chat's name, should it be taken by something of the chat's own that is in the way, and the first pause
 /// between them; each is twice as long as the one before, six seconds in all. An engine gives a name away before it
@@ -58,12 +63,13 @@ pub async fn launch(
         Err(failure) => return (Err(LaunchFailure { failure, remains: Remains::Nothing }), None),
     };
     let container = {
-        let turn = until(cancelled, world.turns.take_within(world.queue_limit, Party::of(request))).await;
+        let turn = world.turns.take_within(world.queue_limit, Lane::Start, Party::of(request));
+        let turn = until(cancelled, turn).await;
         let turn = turn.ok_or(StartFailure::Deleted).and_then(|turn| turn.map_err(StartFailure::from));
         let _turn = match turn {
             Ok(turn) => turn,
             Err(failure) => {
-                world.interiors.clear(session);
+                world.clear(session).await;
                 return (Err(LaunchFailure { failure, remains: Remains::Nothing }), None);
             }
         };
@@ -80,7 +86,11 @@ pub async fn launch(
         }
         container
     };
-    let result = until(cancelled, become_ready(world, &request.profile, &container)).await;
+    let started = async {
+        begin(world, &container, session, request.volume.as_ref(), &request.profile).await?;
+        become_ready(world, &request.profile, &container).await
+    };
+    let result = until(cancelled, started).await;
     let result = result.unwrap_or(Err(StartFailure::Deleted));
     (result.map_err(|failure| LaunchFailure { failure, remains: Remains::Container(container) }), None)
 }
@@ -94,13 +104,14 @@ async fn prepare(
 ) -> Result<ContainerSpec, StartFailure> {
     let prepare = async {
         let chat_directory = world.directories.prepare(request.chat, request.profile.user).await?;
-        let furnishing = if request.profile.init { world.interiors.furnish(session).await? } else { None };
+        let waits = request.volume.is_some() && init(&request.profile) == Some(Init::Waits);
+        let furnishing = if request.profile.init { world.interiors.furnish(session, waits).await? } else { None };
         Ok((chat_directory, furnishing))
     };
     let prepared = until(cancelled, tokio::time::timeout(DIRECTORY_LIMIT, prepare)).await;
     let (chat_directory, furnishing) = prepared.ok_or(StartFailure::Deleted)?.unwrap_or_else(|_| {
         let message = format!("the file system did not answer within {DIRECTORY_LIMIT:?}");
-        Err(DirectoryError { path: request.chat.to_string(), message })
+        Err(DirectoryError::new(request.chat, message))
     })?;
     let spec = compose(&world.instance, &world.mounts, request, chat_directory, session, created_at);
     Ok(match furnishing {
@@ -189,7 +200,7 @@ async fn write_down(
     cancelled: &CancellationToken,
 ) -> Result<Launched, LaunchFailure> {
     let record = Box::new(found.sandbox(world.clock.now()));
-    match world.journal.write(vec![Draft::Save(record)]).await {
+    match world.journal.write(world.adoption(record).collect()).await {
         Ok(()) => Ok(Launched::Found(found)),
         // It is going to be removed.
         Err(_) if cancelled.is_cancelled() => Ok(Launched::Found(found)),
@@ -215,15 +226,61 @@ pub async fn relaunch(
             .container
             .as_ref()
             .ok_or_else(|| EngineError::NoSuchContainer { container: sandbox.container_name.to_string() })?;
-        let _turn = world.turns.take().await;
+        let _turn = world.turns.take(Lane::Start, Party::owning(sandbox)).await;
         let not_bound = |error: NotBound| StartFailure::NotBound(error.to_string());
-        world.slots.open_again(sandbox.session).map_err(not_bound)?;
+        world.slots.open_again(sandbox.session).await.map_err(not_bound)?;
         world.engine.start(container).await?;
         world.slots.bind_again(sandbox.session).await.map_err(not_bound)?;
+        if let Err(failure) = begin(world, container, sandbox.session, sandbox.volume.as_ref(), profile).await {
+            // With another directory than its volume, nothing may go on in it.
+            if let Err(error) = world.engine.stop(container, Duration::ZERO, world.teardown.remove).await {
+                tracing::warn!(container.id = %container, %error, "a sandbox that must not run was not stopped");
+            }
+            return Err(failure);
+        }
         become_ready(world, profile, container).await
     };
     let outcome = until(cancelled, started).await.unwrap_or(Err(StartFailure::Deleted));
     outcome.map_err(|failure| LaunchFailure { failure, remains: remains() })
+}
+
+/// Lets the program of a container that was started begin, if the container has the directory that it was made for.
+async fn begin(
+    world: &World,
+    container: &ContainerId,
+    session: SessionId,
+    volume: Option<&HostPath>,
+    profile: &Profile,
+) -> Result<(), StartFailure> {
+    let (Some(volume), Some(init)) = (volume, init(profile)) else { return Ok(()) };
+    let started = Started { session, container, volume, target: &world.mounts.volume, init };
+    match world.interiors.begin(started).await {
+        Ok(()) => Ok(()),
+        Err(NotBegun::Volume(why)) => Err(StartFailure::VolumeChanged(why)),
+        Err(NotBegun::Init(why)) => {
+            // An init that ended tells more by how it ended, which the engine may learn a moment later.
+            for _ in 0..END_LOOKS {
+                match world.engine.inspect(container.as_str()).await? {
+                    Some(seen) if has_ended(&seen) => {
+                        let memory_limit = Some(profile.limits.memory_bytes);
+                        return Err(StartFailure::Died(sudden_death(&world.engine, &seen, memory_limit).await));
+                    }
+                    Some(_) => tokio::time::sleep(END_PAUSE).await,
+                    None => break,
+                }
+            }
+            Err(StartFailure::NotBegun(why))
+        }
+    }
+}
+
+/// Who starts the program of the profile's sandboxes, as far as their mounts can be looked at before or after: other
+/// runtimes show the host nothing of them.
+fn init(profile: &Profile) -> Option<Init> {
+    if profile.runtime.is_some() {
+        return None;
+    }
+    Some(if profile.init { Init::Waits } else { Init::Absent })
 }
 
 /// Starts nothing more: waits until what was started has an address and answers.
@@ -241,6 +298,7 @@ async fn become_ready(world: &World, profile: &Profile, container: &ContainerId)
         endpoint,
         started_at: seen.started_at.unwrap_or_else(|| world.clock.now()),
         launch: Launch::Cold,
+        claim: None,
     })
 }
 

@@ -1,29 +1,27 @@
-//! Who holds a sandbox open, and until when.
+//! Who holds a sandbox, and until when.
+
+use std::time::Duration;
 
 use chrono::TimeDelta;
 
 use super::events::Lease;
 use crate::clock::Timestamp;
 use crate::ids::LeaseId;
+use crate::sandbox::{Hold, Holder, Sandbox};
 
-/// The leases of one session. They outlast a restart of the sandbox, for whoever took them is still at work.
+/// The holds of one session, each as long as it was asked for. They outlast a restart of the sandbox, for whoever took
+/// them is still at work.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Leases(Vec<Held>);
+pub(super) struct Leases(Vec<Hold>);
 
-#[derive(Debug, Clone, Copy)]
-struct Held {
-    /// `None`: taken when ids were not written down yet. It ends by itself.
-    id: Option<LeaseId>,
-    until: Timestamp,
-    durable: bool,
-}
+const DURABLE: Holder = Holder::Lease { durable: true };
 
 impl Leases {
     /// The durable leases of an earlier run, of which an old one left only the end of the last.
     pub(super) fn inherited(known: Vec<(LeaseId, Timestamp)>, held_until: Option<Timestamp>) -> Self {
         let unknown = held_until.filter(|_| known.is_empty()).map(|until| (None, until));
         let all = known.into_iter().map(|(id, until)| (Some(id), until)).chain(unknown);
-        Self(all.map(|(id, until)| Held { id, until, durable: true }).collect())
+        Self(all.map(|(id, until)| Hold { id, holder: DURABLE, until }).collect())
     }
 
     /// Those that somebody can give back.
@@ -35,7 +33,7 @@ impl Leases {
     pub(super) fn take(&mut self, lease: Lease, now: Timestamp) {
         let id = Some(lease.id);
         self.0.retain(|held| held.until > now && held.id != id);
-        self.0.push(Held { id, until: later(now, lease.duration), durable: lease.durable });
+        self.0.push(Hold { id, holder: lease.holder, until: later(now, lease.duration) });
     }
 
     /// Whether this one is among them.
@@ -51,24 +49,36 @@ impl Leases {
     /// Gives a lease back; answers whether it was durable, if it was there at all.
     pub(super) fn give_back(&mut self, lease: LeaseId) -> Option<bool> {
         let index = self.0.iter().position(|held| held.id == Some(lease))?;
-        Some(self.0.swap_remove(index).durable)
+        Some(self.0.swap_remove(index).holder == DURABLE)
     }
 
-    /// The end of the longest.
+    /// The end of the longest lease of a caller.
     pub(super) fn until(&self) -> Option<Timestamp> {
-        self.0.iter().map(|held| held.until).max()
+        longest_lease(&self.0)
+    }
+
+    /// Shows on a sandbox who holds it. However often leases are taken anew, they end at most `max_lease` after the
+    /// sandbox's absolute deadline.
+    pub(super) fn show_on(&self, sandbox: &mut Sandbox, max_lease: Duration) {
+        let latest = later(sandbox.expires_at, max_lease);
+        let within = |hold: &Hold| match hold.holder {
+            Holder::Lease { .. } => Hold { until: hold.until.min(latest), ..*hold },
+            _ => *hold,
+        };
+        sandbox.held_by = self.0.iter().map(within).collect();
+        sandbox.held_until = longest_lease(&sandbox.held_by);
     }
 
     /// Those that are written down. One that ends with a connection is nothing to come back to.
     pub(super) fn durable(&self) -> Self {
-        Self(self.0.iter().filter(|held| held.durable).copied().collect())
+        Self(self.0.iter().filter(|held| held.holder == DURABLE).copied().collect())
     }
 
     /// Goes back to durable leases as they were; the others stay as they are.
     pub(super) fn restore(&mut self, durable: Leases) {
-        self.0.retain(|held| !held.durable);
+        self.0.retain(|held| held.holder != DURABLE);
         let restored = durable.0.into_iter().filter(|lost| !self.0.iter().any(|held| held.id == lost.id));
-        let restored: Vec<Held> = restored.collect();
+        let restored: Vec<Hold> = restored.collect();
         self.0.extend(restored);
     }
 
@@ -80,14 +90,17 @@ impl Leases {
     }
 }
 
-pub(super) fn later(now: Timestamp, by: std::time::Duration) -> Timestamp {
+fn longest_lease(holds: &[Hold]) -> Option<Timestamp> {
+    let leases = holds.iter().filter(|hold| matches!(hold.holder, Holder::Lease { .. }));
+    leases.map(|hold| hold.until).max()
+}
+
+pub(super) fn later(now: Timestamp, by: Duration) -> Timestamp {
     TimeDelta::from_std(by).ok().and_then(|by| now.checked_add_signed(by)).unwrap_or(Timestamp::MAX_UTC)
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     fn at(seconds: i64) -> Timestamp {
@@ -95,7 +108,7 @@ mod tests {
     }
 
     fn lease(seconds: u64, durable: bool) -> Lease {
-        Lease { id: LeaseId::random(), duration: Duration::from_secs(seconds), durable }
+        Lease::of_caller(Duration::from_secs(seconds), durable)
     }
 
     #[test]
@@ -137,7 +150,8 @@ mod tests {
         leases.take(first, at(0));
         let before = leases.durable();
         leases.take(second, at(0));
-        leases.take(Lease { duration: Duration::from_secs(5), durable: false, ..first }, at(0));
+        let anew = Lease { duration: Duration::from_secs(5), holder: Holder::Lease { durable: false }, ..first };
+        leases.take(anew, at(0));
         leases.restore(before);
         assert_eq!(leases.durable().until(), None, "the first one was taken anew");
         assert_eq!(leases.until(), Some(at(30)));

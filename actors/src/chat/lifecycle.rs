@@ -92,6 +92,8 @@ pub struct Rules {
     pub profiles: Arc<BTreeMap<ProfileName, Arc<Profile>>>,
     /// How many leases may hold one sandbox.
     pub max_leases: usize,
+    /// How far past its absolute deadline leases may hold a sandbox, in all.
+    pub max_lease: Duration,
 }
 
 impl Lifecycle {
@@ -400,6 +402,7 @@ impl Lifecycle {
             expires_at: request.expires_at(now),
             idle_timeout: request.idle_timeout(),
             held_until: None,
+            held_by: Vec::new(),
             durable_leases: Vec::new(),
         }
     }
@@ -416,7 +419,8 @@ impl Lifecycle {
     fn record(&mut self, sandbox: Sandbox) -> Box<Sandbox> {
         self.unwritten = false;
         let durable = self.leases.durable();
-        Box::new(Sandbox { held_until: durable.until(), durable_leases: durable.known(), ..sandbox })
+        let (held_until, durable_leases) = (durable.until(), durable.known());
+        Box::new(Sandbox { held_until, durable_leases, held_by: Vec::new(), ..sandbox })
     }
 
     /// Writes it down, with nobody waiting.
@@ -428,7 +432,7 @@ impl Lifecycle {
     /// Writes it down; [`Event::Saved`] will tell.
     fn save(&mut self, ticket: Ticket, sandbox: Sandbox) {
         let sandbox = self.record(sandbox);
-        self.effects.push(Effect::Save { ticket, sandbox });
+        self.effects.push(Effect::Save { ticket, sandbox, claim: None });
     }
 
     fn ticket(&mut self) -> Ticket {

@@ -1,10 +1,11 @@
 //! Pausing a container and letting it go on, each of which counts as done if it is so afterwards.
 
-use super::World;
+use super::{Place, World};
 use crate::engine::{ContainerState, EngineError};
 use crate::ids::ContainerId;
 
-pub async fn pause(world: &World, container: &ContainerId) -> Result<(), EngineError> {
+pub async fn pause(world: &World, container: &ContainerId, place: Place) -> Result<(), EngineError> {
+    let _turn = place.turn(world).await;
     let paused = world.engine.pause(container).await;
     unless_so(world, container, ContainerState::Paused, paused).await
 }

@@ -25,6 +25,11 @@ pub enum Phase {
 }
 
 impl Phase {
+    /// Whether a caller has asked for the removal of a sandbox that has a record.
+    pub(super) fn is_recorded_deletion_of_a_caller(&self) -> bool {
+        matches!(self, Phase::Deleting(deleting) if deleting.recorded && deleting.sandbox.reason == Reason::Requested)
+    }
+
     /// The requests that wait for a look at what runs, or until it is paused or resumed.
     pub(super) fn take_waiting(&mut self) -> Vec<Request> {
         match self {

@@ -88,14 +88,16 @@ async fn try_once(
         ReadinessCheck::Health => {
             return match look(world, container, deadline).await?.map(|seen| seen.health) {
                 Some(Some(Health::Healthy)) => Ok(Ok(())),
-                Some(Some(Health::Starting)) => Ok(Err(NotReady("its health check has not passed yet".into()))),
-                Some(Some(Health::Unhealthy)) => Ok(Err(NotReady("its health check fails".into()))),
+                Some(Some(Health::Starting)) => {
+                    Ok(Err(NotReady::Refused("its health check has not passed yet".into())))
+                }
+                Some(Some(Health::Unhealthy)) => Ok(Err(NotReady::Refused("its health check fails".into()))),
                 Some(None) => Err(StartFailure::NoHealthCheck),
-                None => Ok(Err(NotReady("its health is not known".into()))),
+                None => Ok(Err(NotReady::Refused("its health is not known".into()))),
             };
         }
     };
-    Ok(answer.unwrap_or_else(|_| Err(NotReady("it did not answer in time".into()))))
+    Ok(answer.unwrap_or_else(|_| Err(NotReady::Refused("it did not answer in time".into()))))
 }
 
 /// Resolves once the sandbox cannot get ready any more.

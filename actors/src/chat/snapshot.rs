@@ -1,6 +1,6 @@
 //! Keeping what a sandbox has written, and no more of that than should be kept.
 
-use super::World;
+use super::{Place, World};
 use crate::engine::EngineError;
 use crate::ids::SnapshotId;
 use crate::sandbox::Sandbox;
@@ -10,10 +10,11 @@ pub async fn take(
     world: &World,
     sandbox: &Sandbox,
     label: Option<SnapshotLabel>,
+    place: Place,
 ) -> Result<Box<Snapshot>, EngineError> {
     let missing = || EngineError::NoSuchContainer { container: sandbox.container_name.to_string() };
     let container = sandbox.container.as_ref().ok_or_else(missing)?;
-    let _turn = world.turns.take().await;
+    let _turn = place.turn(world).await;
     let origin = SnapshotOrigin {
         id: SnapshotId::next(),
         instance: world.instance.clone(),

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::World;
 use super::discovery::Found;
+use super::{Place, World};
 use crate::engine::{EngineError, Operation};
 use crate::ids::{ChatId, ContainerId, ContainerName};
 
@@ -25,15 +25,18 @@ impl TeardownLimits {
 }
 
 /// Removes a chat's container: this one, or, if it is not known, whichever of ours has the chat's name. Succeeds only
-/// when the engine has said that it is gone.
+/// once the engine does not show it any more.
 pub async fn tear_down(
     world: &World,
     chat: ChatId,
     container: Option<ContainerId>,
     graceful: bool,
+    place: Place,
 ) -> Result<(), EngineError> {
     let limits = &world.teardown;
     let mut left = limits.total;
+    // Waiting for a turn at a busy engine is nobody's fault and does not count.
+    let _turn = place.turn(world).await;
     let container = match container {
         Some(container) => container,
         None => match clamped(&mut left, limits.total, find(world, chat)).await?? {
@@ -48,21 +51,14 @@ pub async fn tear_down(
             tracing::warn!(container.id = %container, %error, "the sandbox was not stopped gracefully");
         }
     }
-    // Waiting for a turn at a busy engine is nobody's fault and does not count.
-    let _turn = world.turns.take().await;
-    let removal = world.engine.remove(&container, limits.remove);
-    match clamped(&mut left, limits.remove, removal).await.flatten() {
-        Err(error) if error.may_have_happened() => {
-            let gone = clamped(&mut left, limits.remove, world.engine.inspect(container.as_str())).await.flatten();
-            if matches!(gone, Ok(None)) { Ok(()) } else { Err(error) }
-        }
-        result => result,
-    }
+    let outer = left;
+    clamped(&mut left, outer, world.engine.remove(&container, limits.remove)).await.flatten()
 }
 
 /// Ends a container's processes and keeps it.
-pub async fn stop(world: &World, container: &ContainerId) -> Result<(), EngineError> {
+pub async fn stop(world: &World, container: &ContainerId, place: Place) -> Result<(), EngineError> {
     let limits = &world.teardown;
+    let _turn = place.turn(world).await;
     world.engine.stop(container, limits.process_grace(), limits.graceful).await
 }
 

@@ -101,8 +101,36 @@ impl Bounded {
         within(Operation::Stop, limit, self.engine.stop(container, grace)).await
     }
 
+    /// Removes a container, and succeeds only once the engine does not show it any more: neither an answer that says so nor
+    /// one that was lost proves that it is gone. An answer that was wrong or lost leads to another try at once. `limit`
+    /// bounds each try, and each look.
     pub async fn remove(&self, container: &ContainerId, limit: Duration) -> Result<(), EngineError> {
-        within(Operation::Remove, limit, self.engine.remove(container)).await
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            let answer = within(Operation::Remove, limit, self.engine.remove(container)).await;
+            if let Err(error @ EngineError::Unreachable { .. }) = answer {
+                return Err(error);
+            }
+            let look = self.engine.inspect(container.as_str());
+            match within(Operation::Inspect, limit.min(self.limits.inspect), look).await {
+                Ok(None) => return Ok(()),
+                Ok(Some(_)) => {}
+                Err(unknown) => return Err(answer.err().unwrap_or(unknown)),
+            }
+            match answer {
+                Err(EngineError::TimedOut { .. }) => return answer,
+                Err(ref error) if !error.may_have_happened() => return answer,
+                _ if tries < REMOVAL_TRIES => {
+                    tracing::warn!(container.id = %container, tries, "container still there after its removal; removing again");
+                }
+                Err(_) => return answer,
+                Ok(()) => {
+                    let message = "the engine reports the container as removed and still shows it".to_owned();
+                    return Err(EngineError::Nonsense { operation: Operation::Remove, message });
+                }
+            }
+        }
     }
 
     /// An engine that did it without being heard has done it.
@@ -192,6 +220,9 @@ impl Bounded {
         }
     }
 }
+
+/// How often a removal is tried at once, where the engine's answer was lost or wrong.
+const REMOVAL_TRIES: usize = 3;
 
 /// Between two tries to remove a container that came too late.
 const FIRST_DISCARD_PAUSE: Duration = Duration::from_millis(250);

@@ -257,6 +257,13 @@ impl FakeEngine {
             None => work(&mut self.inner()),
             Some(Fault::Fail(error)) => Err(error),
             Some(Fault::DoThenFail(error)) => work(&mut self.inner()).and(Err(error)),
+            Some(Fault::FalseSuccess) => {
+                let mut inner = self.inner();
+                let (containers, watchers) = (inner.containers.clone(), std::mem::take(&mut inner.watchers));
+                let answer = work(&mut inner);
+                (inner.containers, inner.watchers) = (containers, watchers);
+                answer
+            }
             Some(Fault::Hang) => std::future::pending().await,
             Some(Fault::Panic) => panic!("the fake engine was told to panic in {operation}"),
             Some(Fault::Delay(delay)) => {

@@ -1,11 +1,14 @@
-//! Turns at the engine. It gets slower, not faster, when more is asked of it at once, so a launch or a tear-down takes one
-//! of these.
+//! Turns at the engine. It gets slower, not faster, when more is asked of it at once, so a launch, a tear-down, a stop, a
+//! pause and a snapshot each take one of these. To let a paused sandbox go on takes none: a caller waits for it, and it is
+//! short.
 //!
-//! Whoever asks for many sandboxes at once waits behind themselves: those who wait are served in turn by party, which is a
-//! workspace where there is one and an agent where there is none, and within a party in their order. What nobody waits
-//! for takes a turn only while most are free.
+//! Starts, requested removals and expiries wait in lanes of their own, each of which gets its share, so that none of them
+//! crowds out another. Within a lane, those who wait are served in rotation by party, which is a workspace where there is
+//! one and an agent where there is none, and within a party in their order: a party that asks for much waits behind itself.
+//! A slot that no caller waits for takes a turn only while most are free. [`queue`] has the rule.
 
-use std::collections::VecDeque;
+mod queue;
+
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -13,14 +16,16 @@ use tokio::sync::oneshot;
 
 use crate::ids::{AgentId, WorkspaceId};
 use crate::request::CreateRequest;
+use crate::sandbox::Sandbox;
+use queue::FairQueue;
+pub use queue::Lane;
 
 /// How often it is looked whether the engine has little to do.
 const PATIENCE: Duration = Duration::from_millis(50);
 
-/// On whose behalf a turn is taken. The service's own work is a party like any other.
+/// On whose behalf a turn is taken.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Party {
-    Service,
     /// All of its agents together.
     Workspace(WorkspaceId),
     /// One whose chat is in no workspace.
@@ -29,10 +34,15 @@ pub enum Party {
 
 impl Party {
     pub fn of(request: &CreateRequest) -> Self {
-        match request.workspace {
-            Some(workspace) => Party::Workspace(workspace),
-            None => Party::Agent(request.agent.clone()),
-        }
+        Self::named(request.workspace, &request.agent)
+    }
+
+    pub fn owning(sandbox: &Sandbox) -> Self {
+        Self::named(sandbox.workspace, &sandbox.agent)
+    }
+
+    fn named(workspace: Option<WorkspaceId>, agent: &AgentId) -> Self {
+        workspace.map_or_else(|| Party::Agent(agent.clone()), Party::Workspace)
     }
 }
 
@@ -42,65 +52,34 @@ pub struct Turns {
     all: usize,
 }
 
+/// Who waits; no sandbox's life is decided here.
+type Queue = FairQueue<oneshot::Sender<Turn>>;
+
 /// Held for as long as the engine is at work.
 #[derive(Debug)]
-pub struct Turn(Arc<Mutex<Queue>>);
+pub struct Turn {
+    queue: Arc<Mutex<Queue>>,
+    lane: Lane,
+}
 
 /// Nobody had a turn to give in time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the engine had no time for it within {0:?}")]
 pub struct NoTurn(pub Duration);
 
-/// Who waits; no sandbox's life is decided here.
-#[derive(Debug)]
-struct Queue {
-    free: usize,
-    /// The next party first. None is empty.
-    parties: VecDeque<(Party, VecDeque<oneshot::Sender<Turn>>)>,
-}
-
 impl Turns {
     pub fn new(all: usize) -> Self {
-        Self { queue: Arc::new(Mutex::new(Queue { free: all, parties: VecDeque::new() })), all }
+        Self { queue: Arc::new(Mutex::new(FairQueue::new(all))), all }
     }
 
     /// However long it takes.
-    pub async fn take(&self) -> Turn {
-        self.next(Party::Service).await
-    }
-
-    pub async fn take_within(&self, limit: Duration, party: Party) -> Result<Turn, NoTurn> {
-        tokio::time::timeout(limit, self.next(party)).await.map_err(|_| NoTurn(limit))
-    }
-
-    /// Once at least half of them are free.
-    pub async fn take_in_a_quiet_moment(&self) -> Turn {
+    pub async fn take(&self, lane: Lane, party: Party) -> Turn {
         loop {
-            let quiet = lock(&self.queue).free * 2 >= self.all;
-            if quiet && let Some(turn) = self.at_once() {
-                return turn;
-            }
-            tokio::time::sleep(PATIENCE).await;
-        }
-    }
-
-    fn at_once(&self) -> Option<Turn> {
-        let mut queue = lock(&self.queue);
-        // As long as somebody waits, what is free is on its way to them.
-        if queue.free == 0 || !queue.parties.is_empty() {
-            return None;
-        }
-        queue.free -= 1;
-        Some(Turn(Arc::clone(&self.queue)))
-    }
-
-    async fn next(&self, party: Party) -> Turn {
-        loop {
-            if let Some(turn) = self.at_once() {
+            if let Some(turn) = self.at_once(lane) {
                 return turn;
             }
             let (given, turn) = oneshot::channel();
-            lock(&self.queue).wait(party.clone(), given);
+            lock(&self.queue).wait(lane, party.clone(), given);
             hand_out(&self.queue);
             // The other end is dropped only with the whole queue.
             if let Ok(turn) = turn.await {
@@ -108,56 +87,42 @@ impl Turns {
             }
         }
     }
-}
 
-impl Queue {
-    fn wait(&mut self, party: Party, given: oneshot::Sender<Turn>) {
-        match self.parties.iter_mut().find(|(known, _)| *known == party) {
-            Some((_, waiting)) => waiting.push_back(given),
-            None => self.parties.push_back((party, VecDeque::from([given]))),
+    pub async fn take_within(&self, limit: Duration, lane: Lane, party: Party) -> Result<Turn, NoTurn> {
+        tokio::time::timeout(limit, self.take(lane, party)).await.map_err(|_| NoTurn(limit))
+    }
+
+    /// Once at least half of them are free.
+    pub async fn take_in_a_quiet_moment(&self) -> Turn {
+        loop {
+            let quiet = lock(&self.queue).free() * 2 >= self.all;
+            if quiet && let Some(turn) = self.at_once(Lane::Start) {
+                return turn;
+            }
+            tokio::time::sleep(PATIENCE).await;
         }
     }
 
-    /// The one who is next, and whose party is last from then on.
-    fn pop(&mut self) -> Option<oneshot::Sender<Turn>> {
-        while let Some((party, mut waiting)) = self.parties.pop_front() {
-            // Many may have given up at once.
-            while waiting.front().is_some_and(oneshot::Sender::is_closed) {
-                waiting.pop_front();
-            }
-            let next = waiting.pop_front();
-            if !waiting.is_empty() {
-                self.parties.push_back((party, waiting));
-            }
-            if next.is_some() {
-                return next;
-            }
-        }
-        None
+    fn at_once(&self, lane: Lane) -> Option<Turn> {
+        let taken = lock(&self.queue).take_at_once(lane);
+        taken.then(|| Turn { queue: Arc::clone(&self.queue), lane })
     }
 }
 
 /// Gives what is free to those who wait. Somebody who gave up meanwhile is passed over.
 fn hand_out(queue: &Arc<Mutex<Queue>>) {
     loop {
-        let next = {
-            let mut state = lock(queue);
-            if state.free == 0 {
-                return;
-            }
-            let Some(next) = state.pop() else { return };
-            state.free -= 1;
-            next
-        };
+        let next = lock(queue).next(oneshot::Sender::is_closed);
+        let Some((lane, waiter)) = next else { return };
         // A turn that nobody takes is given back by being dropped, which comes here again.
-        let _ = next.send(Turn(Arc::clone(queue)));
+        let _ = waiter.send(Turn { queue: Arc::clone(queue), lane });
     }
 }
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        lock(&self.0).free += 1;
-        hand_out(&self.0);
+        lock(&self.queue).give_back(self.lane);
+        hand_out(&self.queue);
     }
 }
 
@@ -184,11 +149,11 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn what_nobody_waits_for_leaves_half_of_the_turns_to_others() {
         let turns = Turns::new(4);
-        let first = turns.take().await;
+        let first = turns.take(Lane::Start, party("any")).await;
         let _second = turns.take_in_a_quiet_moment().await;
         let _third = turns.take_in_a_quiet_moment().await;
         assert!(turns.take_in_a_quiet_moment().now_or_never().is_none());
-        let _fourth = turns.take().await;
+        let _fourth = turns.take(Lane::Start, party("any")).await;
         drop(first);
         assert!(turns.take_in_a_quiet_moment().now_or_never().is_none(), "one of four is not enough");
     }
@@ -197,19 +162,19 @@ mod tests {
     async fn with_one_turn_there_are_quiet_moments_too() {
         let turns = Turns::new(1);
         drop(turns.take_in_a_quiet_moment().await);
-        let _busy = turns.take().await;
+        let _busy = turns.take(Lane::Start, party("any")).await;
         assert!(turns.take_in_a_quiet_moment().now_or_never().is_none());
     }
 
     /// The names in the order in which they were served who asked in this order, with one turn for all.
     async fn served<const N: usize>(asked: [(&'static str, Party); N]) -> Vec<&'static str> {
         let turns = Turns::new(1);
-        let busy = turns.take().await;
+        let busy = turns.take(Lane::Start, party("any")).await;
         let (told, mut order) = tokio::sync::mpsc::unbounded_channel();
         for (name, party) in asked {
             let (turns, told) = (turns.clone(), told.clone());
             tokio::spawn(async move {
-                let turn = turns.take_within(Duration::from_secs(60), party).await.unwrap();
+                let turn = turns.take_within(Duration::from_secs(60), Lane::Start, party).await.unwrap();
                 told.send(name).unwrap();
                 tokio::time::sleep(Duration::from_secs(1)).await;
                 drop(turn);
@@ -253,16 +218,16 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn who_gives_up_loses_no_turn_to_anybody() {
         let turns = Turns::new(1);
-        let busy = turns.take().await;
+        let busy = turns.take(Lane::Start, party("any")).await;
         let limit = Duration::from_secs(1);
-        assert_eq!(turns.take_within(limit, party("late")).await.map(drop), Err(NoTurn(limit)));
+        assert_eq!(turns.take_within(limit, Lane::Start, party("late")).await.map(drop), Err(NoTurn(limit)));
         let patient = tokio::spawn({
             let turns = turns.clone();
-            async move { turns.take_within(Duration::from_secs(60), party("patient")).await.map(drop) }
+            async move { turns.take_within(Duration::from_secs(60), Lane::Start, party("patient")).await.map(drop) }
         });
         tokio::task::yield_now().await;
         drop(busy);
         assert_eq!(patient.await.unwrap(), Ok(()));
-        drop(turns.take().now_or_never().expect("all turns are free again"));
+        drop(turns.take(Lane::Start, party("any")).now_or_never().expect("all turns are free again"));
     }
 }

@@ -20,7 +20,7 @@ const BATCH_LIMIT: usize = 1024;
 /// somebody does wait for, a moment later, and every commit keeps the disk from others.
 const LINGER: Duration = Duration::from_millis(20);
 
-/// How soon what is kept through a full disk is tried again, if no write tries it before.
+/// How soon the journal is tried again after a failure, if no write tries it before.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
@@ -83,6 +83,8 @@ pub(super) struct State {
     /// The queue holds only what nobody waits for: no commit until somebody does, or the timer has run out.
     holding: bool,
     timer_runs: bool,
+    /// The last commit failed, and no write is there to try again: the next commit does so by itself.
+    probing: bool,
 }
 
 impl Actor for JournalActor {
@@ -110,6 +112,7 @@ impl Actor for JournalActor {
             failure,
             holding: false,
             timer_runs: false,
+            probing: false,
         })
     }
 
@@ -122,7 +125,10 @@ impl Actor for JournalActor {
         match message {
             Message::Write(write) => state.queue_up(&myself, write),
             Message::Read(read) => state.reads.push_back(read),
-            Message::Retry => (state.holding, state.timer_runs) = (false, false),
+            Message::Retry => {
+                (state.holding, state.timer_runs) = (false, false);
+                state.probing = state.failure.borrow().is_some();
+            }
             Message::Done(done) => {
                 state.busy = false;
                 match done {
@@ -189,6 +195,9 @@ impl State {
             }
             self.committing.push(write);
         }
+        if std::mem::take(&mut self.probing) && drafts.is_empty() {
+            drafts.push(Draft::Probe);
+        }
         if drafts.is_empty() {
             // Writes of nothing, which waited for what was before them.
             self.tell_all(&Ok(()));
@@ -227,8 +236,9 @@ impl State {
             // The writes behind would meet the same; whoever waits is better told now.
             failed.append(&mut self.queue);
             (failed, self.queue) = failed.into_iter().partition(|write| write.done.is_some());
-            self.hold(myself, RETRY_DELAY);
+            self.holding = !self.queue.is_empty();
         }
+        self.wake_after(myself, RETRY_DELAY);
         let lost = failed.iter().filter(|write| write.done.is_none()).count();
         if lost > 0 {
             tracing::error!(%error, writes = lost, "writes that nobody waited for are lost");
@@ -239,7 +249,13 @@ impl State {
 
     fn hold(&mut self, myself: &ActorRef<Message>, delay: Duration) {
         self.holding = !self.queue.is_empty();
-        if self.holding && !std::mem::replace(&mut self.timer_runs, true) {
+        if self.holding {
+            self.wake_after(myself, delay);
+        }
+    }
+
+    fn wake_after(&mut self, myself: &ActorRef<Message>, delay: Duration) {
+        if !std::mem::replace(&mut self.timer_runs, true) {
             myself.send_after(delay, || Message::Retry);
         }
     }

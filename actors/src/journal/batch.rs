@@ -22,7 +22,10 @@ pub(super) fn assemble(drafts: Vec<Draft>, last_event: u64) -> Vec<Entry> {
         Entry::Save(sandbox) => Entry::Save(sandbox),
         Entry::Forget { chat, session } => Entry::Forget { chat, session },
         Entry::Activity { chat, session, at } => Entry::Activity { chat, session, at },
+        Entry::Claim(claim) => Entry::Claim(claim),
+        Entry::ClaimsImported => Entry::ClaimsImported,
         Entry::Rebuilt => Entry::Rebuilt,
+        Entry::Probe => Entry::Probe,
         Entry::Event(change) => {
             sequence += 1;
             Entry::Event(Box::new(LifecycleEvent { sequence, change: *change }))
@@ -33,10 +36,12 @@ pub(super) fn assemble(drafts: Vec<Draft>, last_event: u64) -> Vec<Entry> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use proptest::prelude::*;
 
     use super::super::memory::MemoryJournal;
-    use super::super::tests::{change, chat, moment, sandbox, session};
+    use super::super::tests::{change, chat, claim, moment, sandbox, session};
     use super::super::{Contents, Journal};
     use super::*;
 
@@ -45,6 +50,7 @@ mod tests {
         let who = (0u128..3, 0u128..2);
         prop_oneof![
             who.clone().prop_map(|(chat, session)| Entry::Save(Box::new(sandbox(chat, session)))),
+            who.clone().prop_map(|(chat, session)| Entry::Claim(Arc::new(claim(chat, session)))),
             who.clone().prop_map(|(c, s)| Entry::Forget { chat: chat(c), session: session(s) }),
             (who, 0i64..100).prop_map(|((c, s), at)| Entry::Activity {
                 chat: chat(c),

@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use super::actor::{Arguments, JournalActor, Message, Write};
 use super::owner::{Question, Read, message_of};
 use super::{Contents, Draft, EventPage, Journal, JournalError, LifecycleEvent};
-use crate::ids::ChatId;
+use crate::ids::{ChatId, SessionId};
 use crate::sandbox::Sandbox;
 
 /// How many entries may wait for the disk. At about a kilobyte each, that is what a disk that hangs can cost.
@@ -128,10 +128,24 @@ impl JournalHandle {
         answered(answer, self.limit).await
     }
 
+    /// The last events of one chat, newest first; at most `limit`, and never more than a thousand.
+    pub async fn last_events(&self, chat: ChatId, limit: usize) -> Result<Vec<LifecycleEvent>, JournalError> {
+        let (events, answer) = oneshot::channel();
+        self.read(Question::LastEvents { chat, limit: limit.min(PAGE_LIMIT), events })?;
+        answered(answer, self.limit).await
+    }
+
     /// One chat's sandbox, as it was last written down.
     pub async fn sandbox(&self, chat: ChatId) -> Result<Option<Sandbox>, JournalError> {
         let (asked, answer) = oneshot::channel();
         self.read(Question::Sandbox { chat, answer: asked })?;
+        answered(answer, self.limit).await
+    }
+
+    /// Every session that has a record.
+    pub async fn sessions(&self) -> Result<Vec<SessionId>, JournalError> {
+        let (asked, answer) = oneshot::channel();
+        self.read(Question::Sessions { answer: asked })?;
         answered(answer, self.limit).await
     }
 

@@ -7,7 +7,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use tokio::sync::watch;
 
 use super::{Contents, Entry, EventPage, Journal, JournalError, LifecycleEvent};
-use crate::ids::ChatId;
+use crate::claims::Claim;
+use crate::ids::{ChatId, SessionId};
 use crate::sandbox::Sandbox;
 
 /// Cheap to clone; all clones are the same journal.
@@ -21,6 +22,8 @@ pub struct MemoryJournal {
 #[derive(Debug, Default)]
 struct Inner {
     sandboxes: BTreeMap<ChatId, Sandbox>,
+    claims: BTreeMap<ChatId, Arc<Claim>>,
+    claims_in_files: bool,
     events: VecDeque<LifecycleEvent>,
     last_event: u64,
     rebuilt: bool,
@@ -117,6 +120,15 @@ impl MemoryJournal {
         self.inner().sandboxes.values().cloned().collect()
     }
 
+    /// As a journal from before claims were entries.
+    pub fn predates_claims(&self) {
+        self.inner().claims_in_files = true;
+    }
+
+    pub fn claims(&self) -> Vec<Arc<Claim>> {
+        self.inner().claims.values().cloned().collect()
+    }
+
     pub fn recorded(&self) -> Vec<LifecycleEvent> {
         self.inner().events.iter().cloned().collect()
     }
@@ -135,21 +147,35 @@ impl MemoryJournal {
     fn inner(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    fn readable(&self) -> Result<MutexGuard<'_, Inner>, JournalError> {
+        let inner = self.inner();
+        if inner.unreadable {
+            return Err(JournalError::Io { file: "memory".into(), message: "input/output error".into() });
+        }
+        Ok(inner)
+    }
 }
 
 impl Journal for MemoryJournal {
     fn load(&mut self) -> Result<Contents, JournalError> {
         let inner = self.inner();
         let sandboxes = inner.sandboxes.values().cloned().collect();
-        Ok(Contents { sandboxes, last_event: inner.last_event, fresh: !inner.rebuilt })
+        Ok(Contents {
+            sandboxes,
+            claims: inner.claims.values().cloned().collect(),
+            claims_in_files: inner.claims_in_files,
+            last_event: inner.last_event,
+            fresh: !inner.rebuilt,
+        })
     }
 
     fn sandbox(&mut self, chat: ChatId) -> Result<Option<Sandbox>, JournalError> {
-        let inner = self.inner();
-        if inner.unreadable {
-            return Err(JournalError::Io { file: "memory".into(), message: "input/output error".into() });
-        }
-        Ok(inner.sandboxes.get(&chat).cloned())
+        Ok(self.readable()?.sandboxes.get(&chat).cloned())
+    }
+
+    fn sessions(&mut self) -> Result<Vec<SessionId>, JournalError> {
+        Ok(self.readable()?.sandboxes.values().map(|sandbox| sandbox.session).collect())
     }
 
     fn commit(&mut self, entries: &[Entry]) -> Result<(), JournalError> {
@@ -178,18 +204,39 @@ impl Journal for MemoryJournal {
             last: inner.last_event,
         })
     }
+
+    fn last_events(&mut self, chat: ChatId, limit: usize) -> Result<Vec<LifecycleEvent>, JournalError> {
+        let inner = self.inner();
+        Ok(inner.events.iter().rev().filter(|event| event.change.chat == chat).take(limit).cloned().collect())
+    }
 }
 
 impl Inner {
+    fn has(&self, chat: ChatId, session: SessionId) -> bool {
+        self.sandboxes.get(&chat).is_some_and(|sandbox| sandbox.session == session)
+    }
+
     fn apply(&mut self, entries: &[Entry]) {
         for entry in entries {
             match entry {
-                Entry::Save(sandbox) => drop(self.sandboxes.insert(sandbox.chat, (**sandbox).clone())),
+                Entry::Save(sandbox) => {
+                    if self.claims.get(&sandbox.chat).is_some_and(|claim| claim.session != sandbox.session) {
+                        self.claims.remove(&sandbox.chat);
+                    }
+                    self.sandboxes.insert(sandbox.chat, (**sandbox).clone());
+                }
                 Entry::Forget { chat, session } => {
-                    if self.sandboxes.get(chat).is_some_and(|sandbox| sandbox.session == *session) {
+                    if self.has(*chat, *session) {
                         self.sandboxes.remove(chat);
+                        self.claims.remove(chat);
                     }
                 }
+                Entry::Claim(claim) => {
+                    if self.has(claim.chat, claim.session) {
+                        self.claims.insert(claim.chat, Arc::clone(claim));
+                    }
+                }
+                Entry::ClaimsImported => self.claims_in_files = false,
                 Entry::Activity { chat, session, at } => {
                     if let Some(sandbox) = self.sandboxes.get_mut(chat).filter(|found| found.session == *session) {
                         sandbox.last_activity_at = *at;
@@ -200,6 +247,7 @@ impl Inner {
                     self.events.push_back((**event).clone());
                 }
                 Entry::Rebuilt => self.rebuilt = true,
+                Entry::Probe => {}
             }
         }
         let surplus = self.keep_events.map_or(0, |keep| self.events.len().saturating_sub(keep));

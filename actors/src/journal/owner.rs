@@ -10,8 +10,8 @@ use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tokio_util::sync::DropGuard;
 
 use super::actor::Message;
-use super::{Entry, EventPage, Journal, JournalError};
-use crate::ids::ChatId;
+use super::{Entry, EventPage, Journal, JournalError, LifecycleEvent};
+use crate::ids::{ChatId, SessionId};
 use crate::sandbox::Sandbox;
 
 #[derive(Debug)]
@@ -30,7 +30,9 @@ pub(super) struct Read {
 #[derive(Debug)]
 pub(super) enum Question {
     Events { after: u64, chat: Option<ChatId>, limit: usize, page: oneshot::Sender<Result<EventPage, JournalError>> },
+    LastEvents { chat: ChatId, limit: usize, events: oneshot::Sender<Result<Vec<LifecycleEvent>, JournalError>> },
     Sandbox { chat: ChatId, answer: oneshot::Sender<Result<Option<Sandbox>, JournalError>> },
+    Sessions { answer: oneshot::Sender<Result<Vec<SessionId>, JournalError>> },
 }
 
 /// How a job ended.
@@ -114,7 +116,9 @@ fn carry_out(job: Job, journal: &mut dyn Journal) -> Done {
             // A reader that has gone away does not mind.
             match question {
                 Question::Events { after, chat, limit, page } => drop(page.send(journal.events(after, chat, limit))),
+                Question::LastEvents { chat, limit, events } => drop(events.send(journal.last_events(chat, limit))),
                 Question::Sandbox { chat, answer } => drop(answer.send(journal.sandbox(chat))),
+                Question::Sessions { answer } => drop(answer.send(journal.sessions())),
             }
             Done::Read
         }

@@ -9,7 +9,7 @@ use tokio::sync::broadcast::error::RecvError;
 use super::memory::{Fault, MemoryJournal};
 use super::*;
 use crate::host_path::HostPath;
-use crate::ids::ContainerName;
+use crate::ids::{ContainerName, SlotId};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -25,13 +25,25 @@ pub(super) fn moment(seconds: i64) -> Timestamp {
     Timestamp::from_timestamp(seconds, 0).unwrap()
 }
 
+pub(super) fn claim(chat_number: u128, session_number: u128) -> Claim {
+    Claim {
+        slot: SlotId::random(),
+        session: session(session_number),
+        chat: chat(chat_number),
+        container: ContainerId::new("container"),
+        labels: Default::default(),
+        environment: Default::default(),
+        mounts: Default::default(),
+    }
+}
+
 pub(super) fn sandbox(chat_number: u128, session_number: u128) -> Sandbox {
     Sandbox {
         session: session(session_number),
         chat: chat(chat_number),
         agent: "agent".parse().unwrap(),
         workspace: None,
-        volume: HostPath::from_canonical(Path::new("/data")).unwrap(),
+        volume: Some(HostPath::from_canonical(Path::new("/data")).unwrap()),
         profile: "default".parse().unwrap(),
         image: "image".into(),
         snapshot: None,
@@ -47,6 +59,7 @@ pub(super) fn sandbox(chat_number: u128, session_number: u128) -> Sandbox {
         expires_at: moment(300),
         idle_timeout: Duration::from_secs(7200),
         held_until: None,
+        held_by: Vec::new(),
         durable_leases: Vec::new(),
     }
 }
@@ -221,6 +234,9 @@ async fn a_journal_that_panics_while_it_loads_does_not_start() {
         fn events(&mut self, _: u64, _: Option<ChatId>, _: usize) -> Result<EventPage, JournalError> {
             Err(JournalError::Stopped)
         }
+        fn last_events(&mut self, _: ChatId, _: usize) -> Result<Vec<LifecycleEvent>, JournalError> {
+            Err(JournalError::Stopped)
+        }
     }
     let error = JournalHandle::start(Broken, PATIENCE, None).await.unwrap_err();
     assert_eq!(error, JournalError::Defect { message: "no".into() });
@@ -316,7 +332,16 @@ async fn stopping_writes_what_waits_and_a_successor_goes_on_with_the_numbers() {
     assert_eq!(journal.write(vec![event(2)]).await, Err(JournalError::Stopped));
 
     let (journal, after) = JournalHandle::start(memory.clone(), PATIENCE, None).await.unwrap();
-    assert_eq!(after, Contents { sandboxes: vec![sandbox(1, 0)], last_event: 1, fresh: false });
+    assert_eq!(
+        after,
+        Contents {
+            sandboxes: vec![sandbox(1, 0)],
+            claims: vec![],
+            claims_in_files: false,
+            last_event: 1,
+            fresh: false,
+        }
+    );
     journal.write(vec![event(3)]).await.unwrap();
     assert_eq!(numbers(&memory.recorded()), [1, 2]);
 }

@@ -8,7 +8,7 @@ use ractor::{Actor, ActorProcessingErr, ActorRef, RpcReplyPort};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::shelf::{Hinted, Shelf};
+use super::shelf::{Counts, Hinted, Shelf};
 use super::start::{NotStarted, start};
 use super::{Status, Tally};
 use crate::chat::World;
@@ -53,6 +53,12 @@ pub enum Message {
         slot: SlotId,
         outcome: Result<Slot, String>,
     },
+    /// A slot that was listed is not free. `stray`: it was never furnished, or was taken; otherwise the disk did not say.
+    NotFree {
+        slot: SlotId,
+        container: ContainerId,
+        stray: bool,
+    },
     /// The engine says that something happened to the container of a slot.
     Stirred {
         slot: SlotId,
@@ -69,6 +75,12 @@ pub enum Message {
         hinted: RpcReplyPort<Result<Hinted, String>>,
     },
     Status(RpcReplyPort<Status>),
+    /// Removes every free slot and starts no more until [`Message::Fill`]; answers once none is left or on its way.
+    Drain(RpcReplyPort<()>),
+    /// Keeps as many slots as ever.
+    Fill,
+    /// A slot that was to be removed is gone.
+    Removed,
     /// Starts no more; answers once nothing is on its way.
     Settle(RpcReplyPort<()>),
     Tick,
@@ -83,6 +95,7 @@ pub struct Arguments {
     pub profile: Arc<Profile>,
     /// A pool of the same profile has failed before.
     pub is_successor: bool,
+    pub is_drained: bool,
 }
 
 #[derive(Debug)]
@@ -101,6 +114,11 @@ pub struct State {
     tally: Tally,
     /// Those who wait for the end of what is on its way, after which nothing else is begun.
     settling: Vec<RpcReplyPort<()>>,
+    /// Callers that wait until no slot is left.
+    draining: Vec<RpcReplyPort<()>>,
+    /// Slots whose removal is under way.
+    removing: usize,
+    myself: ActorRef<Message>,
     closed: CancellationToken,
     /// Ended with the actor.
     tasks: JoinSet<()>,
@@ -112,11 +130,15 @@ impl Actor for Pool {
     type Arguments = Arguments;
 
     async fn pre_start(&self, myself: ActorRef<Message>, arguments: Arguments) -> Result<State, ActorProcessingErr> {
-        let Arguments { world, profile, is_successor } = arguments;
+        let Arguments { world, profile, is_successor, is_drained } = arguments;
         let now = world.clock.now();
+        let mut shelf = Shelf::new(profile.pool);
+        if is_drained {
+            shelf.drain();
+        }
         myself.send_after(TICK, || Message::Tick);
         Ok(State {
-            shelf: Shelf::new(profile.pool),
+            shelf,
             late_binding: late_binding(&world, &profile),
             surveyed: false,
             strays_from: if is_successor { now + CLAIM_GRACE } else { now },
@@ -127,6 +149,9 @@ impl Actor for Pool {
             last_error: None,
             tally: Tally::default(),
             settling: Vec::new(),
+            draining: Vec::new(),
+            removing: 0,
+            myself,
             closed: CancellationToken::new(),
             tasks: JoinSet::new(),
         })
@@ -142,6 +167,7 @@ impl Actor for Pool {
             Message::Claim { chat, slot } => state.claim(chat, slot),
             Message::Settled { slot, container, bound } => state.settled(slot, container, bound),
             Message::Came { slot, outcome } => state.came(slot, outcome),
+            Message::NotFree { slot, container, stray } => state.not_free(slot, container, stray),
             Message::Stirred { slot } => state.stirred(slot),
             Message::Listed { slots } => {
                 state.surveyed = true;
@@ -155,6 +181,13 @@ impl Actor for Pool {
                 state.keep(&myself);
             }
             Message::Status(status) => drop(status.send(state.status())),
+            Message::Drain(reply) => {
+                state.shelf.drain();
+                state.keep(&myself);
+                state.draining.push(reply);
+            }
+            Message::Fill => state.shelf.fill(),
+            Message::Removed => state.removing -= 1,
             Message::Settle(reply) => {
                 state.closed.cancel();
                 state.settling.push(reply);
@@ -166,7 +199,11 @@ impl Actor for Pool {
             }
         }
         while state.tasks.try_join_next().is_some() {}
-        if state.shelf.counts().coming == 0 {
+        let Counts { free, coming, .. } = state.shelf.counts();
+        if free + coming + state.removing == 0 || !state.shelf.is_drained() {
+            state.draining.drain(..).for_each(|reply| drop(reply.send(())));
+        }
+        if coming == 0 {
             state.settling.drain(..).for_each(|reply| drop(reply.send(())));
         }
         state.publish();
@@ -264,10 +301,16 @@ impl State {
         }
         let same = labels.spec_hash == spec_hash(&self.profile, &self.world.mounts);
         let running = observed.state == ContainerState::Running;
-        if same && running && self.late_binding.is_ok() && self.world.slots.is_free(slot) {
+        if same && running && self.late_binding.is_ok() {
             self.shelf.coming(slot);
             let (world, myself) = (Arc::clone(&self.world), myself.clone());
             self.tasks.spawn(async move {
+                let is_free = world.slots.is_free(slot).await;
+                if !matches!(is_free, Ok(true)) {
+                    let (container, stray) = (observed.id, is_free.is_ok());
+                    let _ = myself.cast(Message::NotFree { slot, container, stray });
+                    return;
+                }
                 let SlotLabels { image_id, created_at, .. } = labels;
                 let waits = world.slots.wait(slot, &places(&world.mounts)).await;
                 let container = observed.id.clone();
@@ -278,15 +321,31 @@ impl State {
                 }
                 let _ = myself.cast(Message::Came { slot, outcome });
             });
-        } else if self.now() >= self.strays_from {
+        } else {
+            self.stray(slot, observed.id);
+        }
+    }
+
+    fn not_free(&mut self, slot: SlotId, container: ContainerId, stray: bool) {
+        self.shelf.settled(slot);
+        if stray {
+            self.stray(slot, container);
+        }
+    }
+
+    fn stray(&mut self, slot: SlotId, container: ContainerId) {
+        if self.now() >= self.strays_from {
             self.retired("stray");
-            self.discard(slot, observed.id);
+            self.discard(slot, container);
         }
     }
 
     fn hint(&mut self, chat: Option<ChatId>, ttl: Duration) -> Result<Hinted, String> {
         if let Err(why) = &self.late_binding {
             return Err(why.clone());
+        }
+        if self.shelf.is_drained() {
+            return Err("the pool is drained (pool.fill ends that)".to_owned());
         }
         let hinted = self.shelf.hint(chat, ttl, self.now());
         if let Hinted::OverBudget { .. } = hinted {
@@ -330,9 +389,13 @@ impl State {
     }
 
     /// In the background, and not with the actor: it is tried until it succeeds.
-    fn discard(&self, slot: SlotId, container: ContainerId) {
-        let world = Arc::clone(&self.world);
-        tokio::spawn(async move { discard(&world, slot, container).await });
+    fn discard(&mut self, slot: SlotId, container: ContainerId) {
+        let (world, myself) = (Arc::clone(&self.world), self.myself.clone());
+        self.removing += 1;
+        tokio::spawn(async move {
+            discard(&world, slot, container).await;
+            let _ = myself.cast(Message::Removed);
+        });
     }
 
     fn status(&self) -> Status {
@@ -340,6 +403,8 @@ impl State {
             profile: self.profile.name.clone(),
             target: self.shelf.target(),
             slots: self.shelf.counts(),
+            is_drained: self.shelf.is_drained(),
+            removing: self.removing,
             hints: self.shelf.hints(),
             image_id: self.shelf.image().map(str::to_owned),
             late_binding: self.late_binding.clone(),
@@ -381,7 +446,7 @@ async fn discard(world: &World, slot: SlotId, container: ContainerId) {
             Err(_) => tokio::time::sleep(LOOK_AGAIN).await,
         }
     }
-    world.slots.clear(slot);
+    world.slots.clear(slot).await;
 }
 
 /// What was not delivered.

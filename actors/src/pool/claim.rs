@@ -1,14 +1,16 @@
 //! How a slot becomes a chat's sandbox.
 //!
 //! ```text
-//! take ─┬─ is the image still the profile's? ───────┬─┬─ remember ─┬─┬─▶ written down, answered
-//!       └─ the chat's directory ─▶ mounts ─▶ program ┘ └─ ready ────┘ └─▶ rename to the chat's name
+//! take ─┬─ is the image still the profile's? ───────┬─▶ claim ─┬─ copy ──┬─┬─▶ claim and record committed, answered
+//!       └─ the chat's directory ─▶ mounts ─▶ program ┘          └─ ready ─┘ └─▶ rename to the chat's name
 //! ```
 //!
-//! What fails before it is remembered is no failure of the create: the slot is given up, and a container is made. Nobody
-//! waits for the new name, which takes an engine some milliseconds: what is remembered is known by the chat's name already,
-//! see [`Slots::remember`](crate::slot::Slots::remember).
+//! A failure before the claim has its copy is no failure of the create: the slot is given up, and a container is made. The
+//! claim is committed together with the sandbox's record, so a warm create costs one flush. No create waits for the new
+//! name, which takes an engine some milliseconds: a container with a claim is known by its chat's name already, see
+//! [`ClaimedLabels`](crate::engine::claimed::ClaimedLabels).
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use ractor::ActorRef;
@@ -17,6 +19,7 @@ use tokio_util::sync::CancellationToken;
 use crate::chat::World;
 use crate::chat::events::{LaunchFailure, Launched, Remains};
 use crate::chat::readiness::wait_until_ready;
+use crate::claims::Claim;
 use crate::clock::Timestamp;
 use crate::container::{Binding, compose_binding};
 use crate::engine::bounded::Bounded;
@@ -48,21 +51,23 @@ pub async fn claim(
     let mut handed_out = HandedOut { root, profile, slot: slot.clone(), bound: false };
     let container = slot.container.clone();
     let started = async {
-        world.slots.take(slot.id, session).map_err(not_bound)?;
+        world.slots.take(slot.id, session).await.map_err(not_bound)?;
         let binding = bind(world, request, session, created_at, &slot).await?;
         let ready = wait_until_ready(world, &container, slot.address, &request.profile);
         let ready = cancelled.run_until_cancelled(ready);
+        let claim = Arc::new(Claim::new(&slot, session, chat, &binding));
+        world.claims.insert(Arc::clone(&claim));
         // Written while the program starts.
-        let remember = async { world.slots.remember(&slot, session, &binding).map_err(not_bound) };
+        let remember = async { world.slots.remember(&claim).await.map_err(not_bound) };
         let (ready, remembered) = tokio::join!(ready, remember);
-        remembered.map(|()| ready.unwrap_or(Err(StartFailure::Deleted)))
+        remembered.map(|()| (ready.unwrap_or(Err(StartFailure::Deleted)), claim))
     };
-    let ready = match started.await {
-        Ok(ready) => ready,
+    let (ready, claim) = match started.await {
+        Ok(started) => started,
         Err(error) => {
             tracing::warn!(slot.id = %slot.id, container.id = %container, %error, "a slot is given up");
             drop(handed_out);
-            world.interiors.clear(session);
+            world.clear(session).await;
             return None;
         }
     };
@@ -77,7 +82,7 @@ pub async fn claim(
     };
     let started_at = world.clock.now();
     Some(match ready {
-        Ok(()) => Ok(Launched::Started { container, endpoint, started_at, launch: Launch::Warm }),
+        Ok(()) => Ok(Launched::Started { container, endpoint, started_at, launch: Launch::Warm, claim: Some(claim) }),
         Err(failure) => Err(LaunchFailure { failure, remains: Remains::Container(container) }),
     })
 }

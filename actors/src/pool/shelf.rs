@@ -30,6 +30,8 @@ pub struct Shelf {
     hints: Vec<Hint>,
     failures: u32,
     not_before: Option<Timestamp>,
+    /// No slot is wanted until the pool is filled again.
+    is_drained: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -103,7 +105,24 @@ impl Shelf {
             hints: Vec::new(),
             failures: 0,
             not_before: None,
+            is_drained: false,
         }
+    }
+
+    /// Wants no more slots; those that are free, and those on their way once they have come, are surplus.
+    pub fn drain(&mut self) {
+        self.is_drained = true;
+        self.hints.clear();
+    }
+
+    /// Wants as many slots as ever.
+    pub fn fill(&mut self) {
+        self.is_drained = false;
+        self.not_before = None;
+    }
+
+    pub fn is_drained(&self) -> bool {
+        self.is_drained
     }
 
     /// The oldest one that is still good. It is handed out once and for all.
@@ -225,6 +244,9 @@ impl Shelf {
     }
 
     pub fn target(&self) -> usize {
+        if self.is_drained {
+            return 0;
+        }
         self.targets.size + self.hints.len() + self.targets.spare.min(self.claims.len())
     }
 

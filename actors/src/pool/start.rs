@@ -46,7 +46,7 @@ pub(super) async fn start(
             if let Some(straggler) = straggler {
                 straggler.ended().await;
             }
-            world.slots.clear(id);
+            world.slots.clear(id).await;
             return Err(failed(error));
         }
     };
@@ -65,7 +65,7 @@ pub(super) async fn start(
         Ok(address) => Ok(Slot { id, container, address, image_id, created_at }),
         Err(error) => {
             world.engine.discard(&container).await;
-            world.slots.clear(id);
+            world.slots.clear(id).await;
             Err(error)
         }
     }

@@ -180,7 +180,8 @@ fn with_record(record: &Sandbox, seen: Option<&Found>, now: Timestamp) -> Action
 fn without_record(found: &Found, situation: &Situation) -> Action {
     let now = situation.now;
     if situation.journal_is_new {
-        let sandbox = found.sandbox(now);
+        // Its record is lost, and labels do not tell of renewals.
+        let sandbox = Sandbox { expires_at: found.labels.expires_if_adopted(now), ..found.sandbox(now) };
         let because = match found.condition() {
             Condition::Alive | Condition::Paused => Because::AdoptedFromLabels,
             Condition::Ended | Condition::Unhealthy => Because::Ended,

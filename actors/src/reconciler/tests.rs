@@ -12,7 +12,7 @@ use crate::container::{MountPoints, compose};
 use crate::directories::{ChatDirectories, DirectoryError};
 use crate::engine::bounded::{Bounded, EngineLimits};
 use crate::engine::fake::{FakeEngine, Fault as EngineFault};
-use crate::engine::{ContainerState, Observed, Operation};
+use crate::engine::{ContainerState, Exit, Observed, Operation};
 use crate::host_path::HostPath;
 use crate::ids::{ContainerId, SessionId};
 use crate::journal::JournalHandle;
@@ -92,6 +92,26 @@ impl ChatDirectories for Nothing {
     async fn prepare(&self, _: ChatId, _: Option<User>) -> Result<HostPath, DirectoryError> {
         unreachable!()
     }
+
+    async fn remove(&self, _: ChatId) -> Result<bool, DirectoryError> {
+        unreachable!()
+    }
+
+    async fn finish_removals(&self) -> Result<(), DirectoryError> {
+        Ok(())
+    }
+
+    async fn list(&self) -> Result<Vec<ChatId>, DirectoryError> {
+        Ok(Vec::new())
+    }
+
+    async fn changed_at(&self, _: ChatId) -> Result<Option<Timestamp>, DirectoryError> {
+        Ok(None)
+    }
+
+    async fn mark_used(&self, _: ChatId) -> Result<(), DirectoryError> {
+        Ok(())
+    }
 }
 
 fn path(text: &str) -> HostPath {
@@ -141,6 +161,22 @@ impl Stage {
     async fn starting(records: Option<Vec<Sandbox>>, engine: FakeEngine) -> Self {
         let journal = MemoryJournal::new();
         let (handle, _) = JournalHandle::start(journal.clone(), PATIENCE, None).await.unwrap();
+        Self::with(records, engine, journal, handle).await
+    }
+
+    /// The same for a clock that is paused, which does not wait for the journal's thread.
+    async fn starting_paused(records: Vec<Sandbox>, engine: FakeEngine) -> Self {
+        let journal = MemoryJournal::new();
+        let (handle, _) = JournalHandle::start_in_place(journal.clone(), PATIENCE).await.unwrap();
+        Self::with(Some(records), engine, journal, handle).await
+    }
+
+    async fn with(
+        records: Option<Vec<Sandbox>>,
+        engine: FakeEngine,
+        journal: MemoryJournal,
+        handle: JournalHandle,
+    ) -> Self {
         if let Some(records) = &records {
             let records = records.iter().cloned().map(|record| Draft::Save(Box::new(record)));
             handle.write(records.chain([Draft::Rebuilt]).collect()).await.unwrap();
@@ -166,15 +202,22 @@ impl Stage {
             directories: Arc::new(Nothing),
             interiors: Arc::new(crate::interior::Unfurnished),
             slots: Arc::new(crate::slot::NoSlots),
+            claims: Arc::default(),
             clock: Arc::new(SystemClock),
             mounts: points(),
             teardown: TeardownLimits { graceful: PATIENCE, remove: PATIENCE, total: PATIENCE },
             journal: handle,
-            rules: Rules { trust: PATIENCE, profiles: Arc::default(), max_leases: 4 },
+            rules: Rules { trust: PATIENCE, profiles: Arc::default(), max_leases: 4, max_lease: PATIENCE },
             retention: crate::snapshot::retention::Retention { keep: 5, max_age: Duration::from_secs(3600) },
         });
         let fresh = records.is_none();
-        let contents = Contents { sandboxes: records.unwrap_or_default(), last_event: 0, fresh };
+        let contents = Contents {
+            sandboxes: records.unwrap_or_default(),
+            claims: Vec::new(),
+            claims_in_files: false,
+            last_event: 0,
+            fresh,
+        };
         let puppet = Arc::new(Mutex::new(Puppet::default()));
         let (root, _) = Root::spawn(None, Root(Arc::clone(&puppet), journal.clone()), ()).await.unwrap();
         let arguments = Arguments {
@@ -376,4 +419,50 @@ async fn a_look_finds_what_a_failed_actor_has_handed_over() {
     assert!(futures_util::poll!(&mut looking).is_pending());
     gate.open();
     assert_eq!(looking.await.unwrap().unwrap().expires_at, renewed.expires_at);
+}
+
+/// So many sandboxes whose containers have ended.
+fn ended(engine: &FakeEngine, count: u8) -> Vec<Sandbox> {
+    let end = |n| {
+        let sandbox = place(engine, chat(n), long_ago());
+        let exit = Exit { code: 3, oom_killed: false };
+        engine.end(sandbox.container.as_ref().unwrap(), exit, &[]);
+        sandbox
+    };
+    (1..=count).map(end).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn ended_containers_are_looked_at_together_and_not_one_by_one() {
+    let engine = FakeEngine::new();
+    let records = ended(&engine, 100);
+    engine.fail_always(Operation::Inspect, EngineFault::Delay(Duration::from_millis(10)));
+    let stage = Stage::starting_paused(records, engine).await;
+    stage.pass().await.unwrap();
+    assert_eq!(stage.attended().len(), 100);
+    assert_eq!(stage.engine.calls(Operation::Inspect), 100);
+    let at_once = stage.engine.most_under_way(Operation::Inspect);
+    assert!((2..=LOOKS_AT_ONCE).contains(&at_once), "{at_once}");
+}
+
+#[tokio::test]
+async fn a_container_whose_record_says_that_it_ended_is_not_looked_at() {
+    let engine = FakeEngine::new();
+    let records = ended(&engine, 5).into_iter().map(|record| Sandbox { status: Status::Failed, ..record });
+    let stage = Stage::starting(Some(records.collect()), engine).await;
+    stage.pass().await.unwrap();
+    assert_eq!(stage.attended().len(), 5);
+    assert_eq!(stage.engine.calls(Operation::Inspect), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_engine_that_does_not_tell_how_containers_ended_holds_up_nobody() {
+    let engine = FakeEngine::new();
+    let records = ended(&engine, 40);
+    engine.fail_always(Operation::Inspect, EngineFault::Hang);
+    let stage = Stage::starting_paused(records, engine).await;
+    let started = tokio::time::Instant::now();
+    stage.pass().await.unwrap();
+    assert!(started.elapsed() < PATIENCE, "{:?}", started.elapsed());
+    assert!(stage.attended().iter().all(|(_, status)| *status == Status::Failed));
 }

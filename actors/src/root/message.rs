@@ -21,8 +21,8 @@ use crate::reconciler::{Report, Trigger};
 use crate::sandbox::Sandbox;
 use crate::slot::Slot;
 
-/// Chats and the actors that serve them.
-pub type Attended = Vec<(ChatId, ActorRef<chat::Message>)>;
+/// Chats and the actors that serve them. A chat whose actor failed has none until it is started again.
+pub type Attended = Vec<(ChatId, Option<ActorRef<chat::Message>>)>;
 
 #[derive(Debug)]
 pub enum Message {
@@ -106,6 +106,16 @@ pub enum Message {
         hinted: RpcReplyPort<Result<Hinted, String>>,
     },
     Pools(RpcReplyPort<Vec<pool::Status>>),
+    /// Removes the free slots of one profile, or of all, and keeps its pool empty.
+    DrainPools {
+        profile: Option<ProfileName>,
+        statuses: RpcReplyPort<Vec<pool::Status>>,
+    },
+    /// Lets a pool that was drained keep slots again.
+    FillPools {
+        profile: Option<ProfileName>,
+        statuses: RpcReplyPort<Vec<pool::Status>>,
+    },
     /// A pool failed and may have a successor.
     RestartPool(ProfileName),
     /// A chat's next deadline.

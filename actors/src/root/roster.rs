@@ -152,13 +152,14 @@ impl<A: Clone> Roster<A> {
         self.entries.keys().copied()
     }
 
-    pub(super) fn page(&self, after: Option<ChatId>, limit: usize) -> Vec<(ChatId, A)> {
+    /// Some chats in order, each with the actor that serves it, if one does.
+    pub(super) fn page(&self, after: Option<ChatId>, limit: usize) -> Vec<(ChatId, Option<A>)> {
         use std::ops::Bound::{Excluded, Unbounded};
         self.entries
             .range((after.map_or(Unbounded, Excluded), Unbounded))
-            .filter_map(|(chat, entry)| match &entry.server {
-                Server::Up { actor, .. } => Some((*chat, actor.clone())),
-                Server::Down { .. } => None,
+            .map(|(chat, entry)| match &entry.server {
+                Server::Up { actor, .. } => (*chat, Some(actor.clone())),
+                Server::Down { .. } => (*chat, None),
             })
             .take(limit)
             .collect()
@@ -244,8 +245,17 @@ mod tests {
             let incarnation = roster.next_incarnation();
             roster.admit(chat(n), incarnation, n);
         }
-        let first: Vec<_> = roster.page(None, 3).into_iter().map(|(_, n)| n).collect();
-        let second: Vec<_> = roster.page(Some(chat(5)), 3).into_iter().map(|(_, n)| n).collect();
+        let first: Vec<_> = roster.page(None, 3).into_iter().filter_map(|(_, n)| n).collect();
+        let second: Vec<_> = roster.page(Some(chat(5)), 3).into_iter().filter_map(|(_, n)| n).collect();
         assert_eq!((first, second), (vec![1, 3, 5], vec![9]));
+    }
+
+    #[test]
+    fn a_page_names_chats_that_have_no_actor_at_the_moment() {
+        let mut roster = Roster::default();
+        let incarnation = roster.next_incarnation();
+        roster.admit(chat(1), incarnation, ());
+        roster.crashed(chat(1), incarnation, Instant::now());
+        assert_eq!(roster.page(None, 3), [(chat(1), None)]);
     }
 }

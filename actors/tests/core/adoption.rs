@@ -48,12 +48,19 @@ async fn an_adopted_sandbox_can_be_deleted() {
 }
 
 #[tokio::test]
-async fn an_expired_sandbox_is_removed_alive_or_not() {
+async fn a_sandbox_of_which_only_labels_tell_lives_its_full_time_from_its_adoption() {
     for state in [ContainerState::Running, ContainerState::Exited(None)] {
         let (engine, request) = left(state);
         let service = Service::unlisted(engine).await;
+        // It may have been renewed, and its labels cannot tell.
         service.clock.advance(request.ttl());
         service.adopt().await.unwrap();
+        let adopted = service.sandbox(request.chat).await.unwrap();
+        assert_eq!(
+            (adopted.expires_at, adopted.last_activity_at),
+            (service.clock.now() + request.ttl(), service.clock.now())
+        );
+        service.clock.advance(request.ttl());
         service.until_empty().await;
         service.until_all_retired().await;
     }

@@ -137,3 +137,45 @@ async fn a_delete_whose_caller_went_away_is_finished() {
     service.until_empty().await;
     service.until_all_retired().await;
 }
+
+#[tokio::test]
+async fn a_removal_whose_answer_was_lost_or_wrong_is_verified_and_tried_again_at_once() {
+    for (fault, tries) in [(Fault::FalseSuccess, 2), (Fault::broken_off(), 2), (Fault::answer_lost(), 1)] {
+        let service = Service::start().await;
+        let request = request();
+        service.created(&request).await;
+        service.engine.fail_next(Operation::Remove, fault.clone());
+        service.sandboxes.delete(request.chat).await.unwrap_or_else(|error| panic!("{fault:?}: {error}"));
+        assert_eq!(service.engine.containers(), [], "{fault:?}");
+        assert_eq!(service.engine.calls(Operation::Remove), tries, "{fault:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_removal_that_the_engine_only_reports_is_owed() {
+    let service = Service::start().await;
+    let request = request();
+    service.created(&request).await;
+    service.engine.fail_always(Operation::Remove, Fault::FalseSuccess);
+    let owed = service.sandboxes.delete(request.chat).await.unwrap_err();
+    assert!(matches!(owed, SandboxError::DeleteOwed { .. }), "{owed}");
+    service.container();
+    assert_eq!(service.journal.sandboxes().len(), 1, "it is not forgotten");
+    service.engine.heal();
+    service.until_empty().await;
+    service.until_all_retired().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_removal_that_cannot_be_verified_is_owed() {
+    let service = Service::start().await;
+    let request = request();
+    service.created(&request).await;
+    service.engine.fail_always(Operation::Inspect, Fault::unreachable());
+    let owed = service.sandboxes.delete(request.chat).await.unwrap_err();
+    assert!(matches!(owed, SandboxError::DeleteOwed { .. }), "{owed}");
+    assert_eq!(service.journal.sandboxes().len(), 1, "it is not forgotten");
+    service.engine.heal();
+    service.until_all_retired().await;
+    assert_eq!(service.journal.sandboxes(), []);
+}

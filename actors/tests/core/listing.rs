@@ -1,9 +1,11 @@
 //! Listings go through the sandboxes in order, page by page.
 
 use sandboxd_actors::engine::Operation;
+use sandboxd_actors::engine::fake::Fault;
+use sandboxd_actors::outcome::SandboxError;
 use sandboxd_actors::sandbox::Status;
 
-use crate::support::{Service, request};
+use crate::support::{Service, in_time, request};
 
 #[tokio::test]
 async fn pages_show_every_sandbox_once_in_order() {
@@ -52,4 +54,54 @@ async fn a_chat_that_was_listed_retires_like_any_other() {
     }
     service.sandboxes.delete(request.chat).await.unwrap();
     service.until_all_retired().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_chat_that_the_engine_does_not_tell_about_is_named_and_not_left_out() {
+    let service = Service::start().await;
+    let (known, unknown) = (request(), request());
+    service.created(&known).await;
+    service.created(&unknown).await;
+
+    let next = service.next_run().await;
+    next.engine.fail_always(Operation::Inspect, Fault::unreachable());
+    next.sandboxes.get(unknown.chat).await.expect_err("the engine is away");
+    next.adopt().await.expect("a list succeeds");
+    let page = next.sandboxes.list(None, 10).await.unwrap();
+    assert_eq!(page.sandboxes.iter().map(|sandbox| sandbox.chat).collect::<Vec<_>>(), [known.chat]);
+    let [undescribed] = &page.undescribed[..] else { panic!("{page:?}") };
+    assert_eq!(undescribed.chat, unknown.chat);
+    assert!(matches!(undescribed.error, SandboxError::Unknown { .. }), "{undescribed:?}");
+
+    next.engine.heal();
+    let complete = in_time(async {
+        loop {
+            let page = next.sandboxes.list(None, 10).await.unwrap();
+            if page.undescribed.is_empty() {
+                return page;
+            }
+        }
+    });
+    assert_eq!(complete.await.sandboxes.len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_chat_whose_actor_failed_is_named_and_not_left_out() {
+    let service = Service::start().await;
+    let request = request();
+    service.created(&request).await;
+    let failed = loop {
+        // The reaper reads the same clock, and may be the one that fails.
+        service.clock.break_once();
+        let page = service.sandboxes.list(None, 10).await.unwrap();
+        if let Some(failed) = page.undescribed.first() {
+            assert_eq!(page.sandboxes, []);
+            break failed.clone();
+        }
+    };
+    assert_eq!(failed.chat, request.chat);
+    assert!(matches!(failed.error, SandboxError::Recovering { .. }), "{failed:?}");
+    // While the actor is down, and not only at the moment in which it fails.
+    let page = service.sandboxes.list(None, 10).await.unwrap();
+    assert_eq!(page.undescribed.len() + page.sandboxes.len(), 1, "{page:?}");
 }

@@ -8,6 +8,7 @@ use futures_util::future::join_all;
 use sandboxd_actors::engine::fake::{FakeEngine, Fault};
 use sandboxd_actors::engine::{ContainerState, EngineError, Operation};
 use sandboxd_actors::ids::ContainerName;
+use sandboxd_actors::journal::memory::Fault as Full;
 use sandboxd_actors::outcome::{Launch, Outcome, SandboxError, StartFailure};
 use sandboxd_actors::pool::Status;
 use sandboxd_actors::pool::shelf::Hinted;
@@ -170,4 +171,77 @@ async fn a_service_that_ends_waits_for_the_slot_on_its_way_and_begins_no_other()
     end.await.expect("no panic");
     let states: Vec<_> = service.engine.containers().into_iter().map(|container| container.state).collect();
     assert_eq!(states, [ContainerState::Running]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_is_on_disk_with_its_sandbox_and_goes_with_it() {
+    let service = pooled(1).await;
+    // The container keeps the name of a slot.
+    service.engine.fail_always(Operation::Rename, Fault::unreachable());
+    let request = another(&service);
+    let created = service.created(&request).await;
+    let claims = service.journal.claims();
+    let claimed: Vec<_> = claims.iter().map(|claim| (claim.session, Some(&claim.container))).collect();
+    assert_eq!(claimed, [(created.sandbox.session, created.sandbox.container.as_ref())]);
+
+    // The next run knows nothing but engine and journal.
+    let next = service.next_run().await;
+    next.adopt().await.expect("an engine without faults can be listed");
+    let found = next.created(&request).await;
+    assert_eq!((found.outcome, found.sandbox.session), (Outcome::Reused, created.sandbox.session));
+    next.sandboxes.delete(request.chat).await.expect("deleted");
+    assert_eq!(next.journal.claims(), []);
+    assert!(next.engine.containers().iter().all(|container| Some(&container.id) != found.sandbox.container.as_ref()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sandbox_whose_record_cannot_be_written_has_no_claim_either() {
+    let service = pooled(1).await;
+    service.journal.fail_always(Full::full());
+    let failed = service.start_failure(&another(&service)).await;
+    assert!(matches!(failed, StartFailure::NotSaved(_)), "{failed}");
+    service.journal.heal();
+    assert_eq!(service.journal.claims(), []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_drained_pool_stays_empty_until_it_is_filled_and_chats_keep_their_slots() {
+    let service = pooled(3).await;
+    let warm = service.created(&another(&service)).await;
+    assert_eq!(warm.launch, Launch::Warm);
+    until(&service, |pool| pool.slots.free == 3).await;
+
+    let drained = service.sandboxes.drain_pools(Some(service.profile.name.clone())).await.remove(0);
+    assert!(drained.is_drained && drained.target == 0, "{drained:?}");
+    assert_eq!((drained.slots.free, drained.slots.coming, drained.removing), (0, 0, 0), "answered once they are gone");
+    let left: Vec<_> = service.engine.containers().into_iter().map(|container| Some(container.id)).collect();
+    assert_eq!(left, std::slice::from_ref(&warm.sandbox.container), "the chat's sandbox stays");
+    for _ in 0..100 {
+        let pool = service.sandboxes.pools().await.remove(0);
+        assert_eq!((pool.slots.free, pool.slots.coming), (0, 0), "{pool:?}");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        service.clock.advance(Duration::from_millis(100));
+    }
+    assert_eq!(service.created(&another(&service)).await.launch, Launch::Cold);
+    let hinted = service.sandboxes.hint(service.profile.name.clone(), None, Duration::from_secs(60)).await;
+    assert!(matches!(&hinted, Some(Err(why)) if why.contains("drained")), "{hinted:?}");
+
+    service.sandboxes.fill_pools(None).await;
+    until(&service, |pool| pool.slots.free == 3 && !pool.is_drained).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_drain_waits_for_the_slot_that_is_being_started() {
+    let targets = PoolTargets { size: 1, ..PoolTargets::default() };
+    let service = Service::pooled(FakeEngine::new(), targets).await;
+    let start = service.engine.hold_next(Operation::Start);
+    service.adopt().await.expect("an engine without faults can be listed");
+    service.engine.reached(Operation::Start, 1).await;
+    let sandboxes = service.sandboxes.clone();
+    let drain = tokio::spawn(async move { sandboxes.drain_pools(None).await });
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert!(!drain.is_finished(), "the slot is not there yet");
+    start.open();
+    assert!(drain.await.expect("no panic")[0].is_drained);
+    assert_eq!(service.engine.containers().len(), 0);
 }

@@ -1,13 +1,15 @@
 //! A sandbox is handed out when it is ready, and not held for one that never will be.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use sandboxd_actors::engine::{Exit, Health, Operation};
-use sandboxd_actors::outcome::StartFailure;
+use sandboxd_actors::outcome::{Outcome, StartFailure};
 use sandboxd_actors::profile::ReadinessCheck;
+use sandboxd_actors::request::CreateRequest;
 use tokio::time::Instant;
 
-use crate::support::{Behaviour, Service, in_time, ready_when, request, start_failure};
+use crate::support::{Behaviour, Service, TEARDOWN, TRUST, in_time, ready_when, request, start_failure};
 
 const LIMIT: Duration = Duration::from_secs(30);
 
@@ -170,5 +172,61 @@ async fn an_engine_that_hangs_during_the_check_does_not_stretch_the_limit() {
     service.engine.fail_always(Operation::Inspect, Fault::Hang);
     let failure = start_failure(create.await.unwrap());
     assert!(matches!(failure, StartFailure::NotReady { .. }), "{failure}");
-    assert!(hangs.elapsed() <= limit + Duration::from_secs(1), "{:?}", hangs.elapsed());
+    // The create is answered once its container is removed, and the look that verifies this hangs, too: for its own limit.
+    assert!(hangs.elapsed() <= limit + Duration::from_secs(1) + TEARDOWN.remove, "{:?}", hangs.elapsed());
+}
+
+/// A service with a sandbox that was ready once, and the request for it.
+async fn ready_once(check: ReadinessCheck) -> (Service, CreateRequest) {
+    let request = ready_when(check, LIMIT);
+    let service = Service::knowing(Arc::clone(&request.profile)).await;
+    service.created(&request).await;
+    (service, request)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sandbox_that_does_not_answer_any_more_is_replaced() {
+    for (check, behaviour) in
+        [(http(), Behaviour::Refuse), (ReadinessCheck::Tcp { port: 80 }, Behaviour::Refuse), (http(), Behaviour::Hang)]
+    {
+        let (service, request) = ready_once(check).await;
+        let before = service.sandbox(request.chat).await.unwrap();
+        assert_eq!(service.created(&request).await.outcome, Outcome::Reused, "it was ready a moment ago");
+        let tried = service.probe.tries().len();
+        service.probe.behave(behaviour);
+        service.clock.advance(TRUST * 2);
+        let create = service.creating(&request);
+        service.probe.tried(tried + 1).await;
+        // The next one gets ready.
+        service.engine.reached(Operation::Start, 2).await;
+        service.probe.behave(Behaviour::Ready);
+        let after = create.await.unwrap().unwrap();
+        assert_eq!(after.outcome, Outcome::Replaced, "{behaviour:?}");
+        assert_ne!(after.sandbox.session, before.session);
+        service.container();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_probe_that_could_not_be_made_ends_no_sandbox() {
+    let (service, request) = ready_once(http()).await;
+    service.probe.behave(Behaviour::Fail);
+    service.clock.advance(TRUST * 2);
+    assert_eq!(service.created(&request).await.outcome, Outcome::Reused);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_adopted_sandbox_that_does_not_answer_is_not_handed_out() {
+    for listed in [true, false] {
+        let (service, request) = ready_once(http()).await;
+        let next = service.next_run().await;
+        if listed {
+            next.adopt().await.expect("an engine without faults can be listed");
+        }
+        next.probe.behave(Behaviour::Refuse);
+        let create = next.creating(&request);
+        next.engine.reached(Operation::Start, 2).await;
+        next.probe.behave(Behaviour::Ready);
+        assert_eq!(create.await.unwrap().unwrap().outcome, Outcome::Replaced, "listed: {listed}");
+    }
 }

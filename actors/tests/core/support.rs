@@ -10,9 +10,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sandboxd_actors::chat::{Rules, TeardownLimits, World};
+use sandboxd_actors::claims::Claims;
 use sandboxd_actors::clock::{Clock, Timestamp};
 use sandboxd_actors::container::{ContainerSpec, MountPoints, compose};
 use sandboxd_actors::engine::bounded::{Bounded, EngineLimits};
+use sandboxd_actors::engine::claimed::ClaimedLabels;
 use sandboxd_actors::engine::fake::FakeEngine;
 use sandboxd_actors::engine::turns::Turns;
 use sandboxd_actors::engine::{ContainerState, EngineError, Observed, Operation};
@@ -22,7 +24,7 @@ use sandboxd_actors::ids::{ChatId, ContainerId, InstanceName, SessionId};
 use sandboxd_actors::journal::JournalHandle;
 use sandboxd_actors::journal::memory::MemoryJournal;
 use sandboxd_actors::outcome::{Created, SandboxError, StartFailure};
-use sandboxd_actors::profile::{Limits, Network, PoolTargets, Profile, Readiness, ReadinessCheck};
+use sandboxd_actors::profile::{Limits, Network, OnExpire, PoolTargets, Profile, Readiness, ReadinessCheck};
 use sandboxd_actors::reconciler::Trigger;
 use sandboxd_actors::reconciler::plan::Action;
 use sandboxd_actors::request::CreateRequest;
@@ -31,7 +33,7 @@ use sandboxd_actors::sandbox::{Sandbox, Status};
 use sandboxd_actors::sandboxes::{Rhythm, Sandboxes};
 
 pub(crate) use clock::TestClock;
-pub(crate) use directories::TestDirectories;
+pub(crate) use directories::{Done, TestDirectories};
 pub(crate) use probe::{Behaviour, TestProbe};
 pub(crate) use slots::TestSlots;
 
@@ -78,10 +80,27 @@ impl Service {
         Self::of(instance(), engine, MemoryJournal::default(), 64, request().profile, capacity).await
     }
 
+    /// Has listed its engine, and knows this profile.
+    pub(crate) async fn knowing(profile: Arc<Profile>) -> Self {
+        let (engine, journal) = (FakeEngine::new(), MemoryJournal::default());
+        let service = Self::of(instance(), engine, journal, 64, profile, Capacity::default()).await;
+        service.adopt().await.expect("an engine without faults can be listed");
+        service
+    }
+
     /// With sandboxes that are started ahead.
     pub(crate) async fn pooled(engine: FakeEngine, pool: PoolTargets) -> Self {
         let profile = Arc::new(Profile { pool, ..(*request().profile).clone() });
         Self::of(instance(), engine, MemoryJournal::default(), 64, profile, Capacity::default()).await
+    }
+
+    /// With so many turns at the engine, and sandboxes of which this becomes at their end.
+    pub(crate) async fn ending(turns: usize, on_expire: OnExpire) -> Self {
+        let profile = Arc::new(Profile { on_expire, ..(*request().profile).clone() });
+        let (engine, journal) = (FakeEngine::new(), MemoryJournal::default());
+        let service = Self::of(instance(), engine, journal, turns, profile, Capacity::default()).await;
+        service.adopt().await.expect("an engine without faults can be listed");
+        service
     }
 
     /// Another instance on the same engine, with a journal of its own.
@@ -108,6 +127,8 @@ impl Service {
             JournalHandle::start_in_place(journal.clone(), JOURNAL_LIMIT).await.expect("the journal opens");
         let profiles = [(profile.name.clone(), Arc::clone(&profile))].into();
         let slots = TestSlots::default();
+        let claims = Arc::new(Claims::default());
+        contents.claims.iter().cloned().for_each(|claim| claims.insert(claim));
         let (clock, probe, directories) = (TestClock::default(), TestProbe::default(), TestDirectories::default());
         let limits = EngineLimits {
             identify: ENGINE_LIMIT,
@@ -122,7 +143,7 @@ impl Service {
         };
         let world = World {
             instance,
-            engine: Bounded::new(Arc::new(engine.clone()), limits),
+            engine: Bounded::new(ClaimedLabels::around(Arc::new(engine.clone()), Arc::clone(&claims)), limits),
             turns: Turns::new(turns),
             queue_limit: Duration::from_secs(60),
             capacity,
@@ -130,11 +151,17 @@ impl Service {
             directories: Arc::new(directories.clone()),
             interiors: Arc::new(sandboxd_actors::interior::Unfurnished),
             slots: Arc::new(slots.clone()),
+            claims,
             clock: Arc::new(clock.clone()),
             mounts: mount_points(),
             teardown: TEARDOWN,
             journal: handle,
-            rules: Rules { trust: TRUST, profiles: Arc::new(profiles), max_leases: 4 },
+            rules: Rules {
+                trust: TRUST,
+                profiles: Arc::new(profiles),
+                max_leases: 4,
+                max_lease: Duration::from_secs(3600),
+            },
             retention: sandboxd_actors::snapshot::retention::Retention { keep: 5, max_age: Duration::from_secs(3600) },
         };
         let rhythm = Rhythm { reap: Duration::from_secs(1), reconcile: Duration::from_secs(3600) };
@@ -151,7 +178,8 @@ impl Service {
 
     /// The next run of the service, on the same engine and journal. It has listed nothing yet.
     pub(crate) async fn next_run(&self) -> Self {
-        Self::with(instance(), self.engine.clone(), self.journal.clone(), 64).await
+        let (engine, journal, profile) = (self.engine.clone(), self.journal.clone(), Arc::clone(&self.profile));
+        Self::of(instance(), engine, journal, 64, profile, Capacity::default()).await
     }
 
     /// Creates a sandbox where that is expected to succeed.
@@ -237,7 +265,7 @@ pub(crate) fn request_for(chat: ChatId) -> CreateRequest {
         chat,
         agent: "agent".parse().unwrap(),
         workspace: None,
-        volume: path("/data/volume"),
+        volume: Some(path("/data/volume")),
         profile: Arc::new(Profile {
             name: "default".parse().unwrap(),
             image: "image".into(),

@@ -65,11 +65,11 @@ async fn an_engine_that_learns_late_of_memory_that_ran_out_is_asked_twice() {
 }
 
 #[tokio::test]
-async fn a_sandbox_whose_container_somebody_else_removed_has_vanished() {
+async fn a_sandbox_whose_container_is_removed_past_the_service_says_so() {
     let service = watching().await;
     let (chat, container) = service.sandbox().await;
     service.engine.vanish(&container);
-    assert_eq!(service.failed(chat).await.reason, Reason::Vanished);
+    assert_eq!(service.failed(chat).await.reason, Reason::RemovedExternally);
 }
 
 #[tokio::test]
@@ -198,7 +198,7 @@ async fn a_death_that_was_not_told_is_found_when_the_stream_is_back() {
 
     service.engine.heal();
     assert_eq!(service.failed(died).await.reason, Reason::Exited);
-    assert_eq!(service.failed(vanished).await.reason, Reason::Vanished);
+    assert_eq!(service.failed(vanished).await.reason, Reason::RemovedExternally);
     let (chat, container) = service.sandbox().await;
     service.engine.end(&container, CRASH, &[]);
     service.failed(chat).await;

@@ -69,6 +69,7 @@ impl Service {
             directories: Arc::new(Unneeded),
             interiors: Arc::new(sandboxd_actors::interior::Unfurnished),
             slots: Arc::new(sandboxd_actors::slot::NoSlots),
+            claims: Arc::default(),
             clock: Arc::new(SystemClock),
             mounts: MountPoints {
                 chat: "/chat".into(),
@@ -85,6 +86,7 @@ impl Service {
                 trust: Duration::from_secs(3600),
                 profiles: Arc::new(BTreeMap::from([(profile.name.clone(), profile)])),
                 max_leases: 4,
+                max_lease: Duration::from_secs(3600),
             },
         };
         // Nothing is found by a look that is made from time to time.
@@ -147,7 +149,7 @@ pub(crate) fn request() -> CreateRequest {
         chat: ChatId::new(uuid::Uuid::new_v4()),
         agent: "agent".parse().expect("an id"),
         workspace: None,
-        volume: path("/data/volume"),
+        volume: Some(path("/data/volume")),
         profile: profile(),
         profile_named: false,
         snapshot: None,
@@ -206,5 +208,25 @@ impl Probe for Unneeded {
 impl ChatDirectories for Unneeded {
     async fn prepare(&self, chat: ChatId, _: Option<User>) -> Result<HostPath, DirectoryError> {
         Ok(path(&format!("/srv/chats/{chat}")))
+    }
+
+    async fn remove(&self, _: ChatId) -> Result<bool, DirectoryError> {
+        Ok(false)
+    }
+
+    async fn finish_removals(&self) -> Result<(), DirectoryError> {
+        Ok(())
+    }
+
+    async fn list(&self) -> Result<Vec<ChatId>, DirectoryError> {
+        Ok(Vec::new())
+    }
+
+    async fn changed_at(&self, _: ChatId) -> Result<Option<sandboxd_actors::clock::Timestamp>, DirectoryError> {
+        Ok(None)
+    }
+
+    async fn mark_used(&self, _: ChatId) -> Result<(), DirectoryError> {
+        Ok(())
     }
 }

@@ -9,6 +9,7 @@ use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat, fstat, open, openat
 use rustix::io::Errno;
 
 use super::{Totals, TreeError};
+use crate::own_process;
 use crate::tar::{END, Entry, Kind, padding};
 
 /// How deep directories may lie in each other: each takes a descriptor while it is read.
@@ -44,8 +45,15 @@ impl Packing {
     /// What is in this directory, after the directory itself; all names begin with `./`, which is its own.
     pub fn open(path: &Path) -> io::Result<Self> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let directory = Dir::new(open(path, flags, Mode::empty())?)?;
+        let directory = open(path, flags, Mode::empty())?;
+        own_process::refuse(&directory)?;
+        let directory = Dir::new(directory)?;
         Ok(Self { open: vec![Level { directory, name: OUTERMOST.to_vec() }], file: None, totals: Totals::default() })
+    }
+
+    /// How many directories are open.
+    pub fn depth(&self) -> usize {
+        self.open.len()
     }
 
     /// Appends what comes next, about `room` bytes at most. `Some`: that was all of it.
@@ -101,10 +109,13 @@ impl Packing {
         };
         match FileType::from_raw_mode(look.st_mode) {
             FileType::Directory => match opened(OFlags::RDONLY | OFlags::DIRECTORY)? {
+                Some((_, directory)) if own_process::refuse(&directory).is_err() => self.totals.skipped += 1,
                 Some((stat, directory)) => self.descend(path, &stat, directory, out)?,
                 None => self.totals.skipped += 1,
             },
             FileType::RegularFile => match opened(OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY)? {
+                // A single file of this process may be mounted anywhere.
+                Some((_, file)) if own_process::refuse(&file).is_err() => self.totals.skipped += 1,
                 Some((stat, file)) if FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile => {
                     self.copy(path, &stat, file, out);
                 }

@@ -11,6 +11,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 use super::{Totals, TreeError, checked_name};
+use crate::own_process;
 use crate::tar::{Entry, Item, Kind, Reader};
 
 /// No archive makes a program run as somebody else.
@@ -47,6 +48,7 @@ impl Unpacking {
             std::fs::create_dir_all(path)?;
         }
         let target = open(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+        own_process::refuse(&target)?;
         let (reader, totals) = Default::default();
         Ok(Self { target, reader, last: None, file: None, closed: Vec::new(), totals })
     }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use serde_json::{Map, Value, json};
 
+use super::transfer::Place;
 use crate::cli::arguments::{duration, variable};
 
 #[derive(Debug, Subcommand)]
@@ -75,11 +76,11 @@ pub(in crate::cli) enum Inside {
     /// Copy a file or a directory into or out of a sandbox, whatever its size
     Cp {
         /// A file here, CHAT:PATH, or - for standard input
-        #[arg(value_name = "FROM")]
-        from: String,
+        #[arg(value_name = "FROM", value_parser = Place::parse)]
+        from: Place,
         /// A file or directory here, CHAT:PATH, or - for standard output
-        #[arg(value_name = "TO")]
-        to: String,
+        #[arg(value_name = "TO", value_parser = Place::parse)]
+        to: Place,
         /// Make the directories that are missing in the sandbox
         #[arg(long, short)]
         parents: bool,
@@ -173,9 +174,31 @@ pub(in crate::cli) struct Exec {
     #[arg(long, short)]
     pub(super) terminal: bool,
 
-    /// The program and its arguments
-    #[arg(value_name = "COMMAND", required = true, last = true)]
+    /// The program and its arguments, all that follows it; -- before it is allowed
+    #[arg(value_name = "COMMAND", required = true, trailing_var_arg = true)]
     command: Vec<String>,
+}
+
+impl Inside {
+    /// The chats that were named, each by its id or the beginning of it.
+    pub(in crate::cli) fn chats(&mut self) -> Vec<&mut String> {
+        match self {
+            Inside::Exec(Exec { chat, .. })
+            | Inside::Run { chat, .. }
+            | Inside::Shell { chat }
+            | Inside::Ps { chat }
+            | Inside::Logs { chat, .. }
+            | Inside::Stats { chat }
+            | Inside::Attach { chat, .. }
+            | Inside::Kill { chat, .. }
+            | Inside::Cat { chat, .. }
+            | Inside::Ls { chat, .. }
+            | Inside::Rm { chat, .. }
+            | Inside::Mkdir { chat, .. }
+            | Inside::Mv { chat, .. } => vec![chat],
+            Inside::Cp { from, to, .. } => [from, to].into_iter().filter_map(Place::chat).collect(),
+        }
+    }
 }
 
 impl Exec {

@@ -5,8 +5,8 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use serde::Deserialize;
 
+use crate::cli::columns::{Columns, Width};
 use crate::cli::moment::length;
-use crate::cli::tables::{finished, plain};
 
 #[derive(Debug, Deserialize)]
 pub(super) struct Started {
@@ -36,26 +36,28 @@ struct End {
     exit_code: Option<i32>,
     signal: Option<i32>,
     timed_out: bool,
+    #[serde(default)]
+    oom_killed: bool,
 }
 
-pub(super) fn commands(Commands { commands }: Commands) -> String {
+pub(super) fn commands(Commands { commands }: Commands, width: Width) -> String {
     if commands.is_empty() {
         return "no commands\n".to_owned();
     }
-    let mut table = plain();
-    table.add_row(["ID", "AGE", "STATE", "COMMAND"]);
+    let mut table = Columns::new(&[("ID", 0), ("AGE", 1), ("STATE", 0), ("COMMAND", 0)]);
     for Command { command_id, command, age, attached, end } in commands {
         let state = match end {
             None if attached => "running, attached".to_owned(),
             None => "running".to_owned(),
             Some(End { timed_out: true, .. }) => "timed out".to_owned(),
+            Some(End { oom_killed: true, .. }) => "out of memory".to_owned(),
             Some(End { exit_code: Some(code), .. }) => format!("exited {code}"),
             Some(End { signal, .. }) => format!("signal {}", signal.unwrap_or_default()),
         };
         let age = length(Duration::try_from_secs_f64(age).unwrap_or_default());
-        table.add_row([command_id.to_string(), age, state, printable(&command.join(" "))]);
+        table.row([command_id.to_string(), age, state, printable(&command.join(" "))]);
     }
-    finished(table)
+    table.text(width)
 }
 
 #[derive(Debug, Deserialize)]
@@ -78,26 +80,26 @@ pub(super) struct File {
 
 pub(super) fn files(Files { mut files, truncated }: Files) -> String {
     files.sort_by(|a, b| a.name.cmp(&b.name));
-    let mut table = plain();
+    let mut table = Columns::without_header(5);
     for file in files {
         add(&mut table, file);
     }
     let more = if truncated { "there are more\n" } else { "" };
-    finished(table) + more
+    table.text(Width::UNLIMITED) + more
 }
 
 pub(super) fn file(path: &str, file: File) -> String {
-    let mut table = plain();
+    let mut table = Columns::without_header(5);
     add(&mut table, File { name: Some(path.to_owned()), ..file });
-    finished(table)
+    table.text(Width::UNLIMITED)
 }
 
-fn add(table: &mut comfy_table::Table, file: File) {
+fn add(table: &mut Columns, file: File) {
     let File { name, kind, size, mode, uid, gid, modified_at, target } = file;
     let name = printable(&name.unwrap_or_default());
     let name = target.map_or_else(|| name.clone(), |target| format!("{name} -> {}", printable(&target)));
     let at = modified_at.format("%Y-%m-%d %H:%M:%S").to_string();
-    table.add_row([permissions(&kind, mode), format!("{uid}:{gid}"), size.to_string(), at, name]);
+    table.row([permissions(&kind, mode), format!("{uid}:{gid}"), size.to_string(), at, name]);
 }
 
 /// As `ls` writes them.
@@ -139,11 +141,13 @@ mod tests {
     fn commands_are_shown_with_their_state() {
         let command = |end| json!({ "command_id": 7, "command": ["sh", "-c", "x\ny"], "age": 61.5, "attached": false, "end": end });
         let ended = json!({ "exit_code": null, "signal": 9, "timed_out": false });
-        let listed = json!({ "commands": [command(json!(null)), command(ended)] });
-        let shown = commands(serde_json::from_value(listed).expect("commands"));
+        let starved = json!({ "exit_code": null, "signal": 9, "timed_out": false, "oom_killed": true });
+        let listed = json!({ "commands": [command(json!(null)), command(ended), command(starved)] });
+        let shown = commands(serde_json::from_value(listed).expect("commands"), Width::UNLIMITED);
         let lines: Vec<_> = shown.lines().collect();
-        assert!(lines[1].ends_with("1m 1s  running   sh -c x\\ny"), "{shown}");
+        assert!(lines[1].ends_with("1m 1s  running        sh -c x\\ny"), "{shown}");
         assert!(lines[2].contains("signal 9"), "{shown}");
-        assert_eq!(commands(Commands { commands: vec![] }), "no commands\n");
+        assert!(lines[3].contains("out of memory"), "{shown}");
+        assert_eq!(commands(Commands { commands: vec![] }, Width::UNLIMITED), "no commands\n");
     }
 }

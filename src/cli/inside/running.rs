@@ -15,7 +15,7 @@ use tokio::sync::mpsc;
 use super::arguments::Exec;
 use super::terminal::{self, RawMode};
 use crate::cli::failure::Trouble;
-use crate::cli::{Exit, Service, parsed};
+use crate::cli::{Exit, Service, parsed, say};
 use crate::client::{Client, ClientError, Notification, Stream};
 
 /// As the shell's `timeout` does.
@@ -150,11 +150,30 @@ impl Running<'_> {
                 return Ok((Exit::Done, String::new()));
             }
         }
-        let ended: Box<RawValue> = stream.end().await?;
+        let ended: Result<Box<RawValue>, _> = stream.end().await;
+        let ended = ended.map_err(|error| self.lost(error))?;
         let end: End = parsed(&ended)?;
+        if end.oom_killed {
+            say("the command was killed: its sandbox ran out of memory");
+        }
         let code = if is_interrupted { INTERRUPTED } else { end.code() };
         let output = if self.service.json { format!("{}\n", ended.get()) } else { String::new() };
         Ok((Exit::Command(code), output))
+    }
+
+    /// A command goes on when the service ends, and the next service knows it.
+    fn lost(&self, error: ClientError) -> Trouble {
+        let command = match &error {
+            ClientError::Disconnected => self.command,
+            ClientError::Failed(failure) if failure.data.kind == "shutting_down" => {
+                failure.data.details.get("command_id").and_then(Value::as_u64).or(self.command)
+            }
+            _ => None,
+        };
+        match command {
+            Some(command) => Trouble::CommandGoesOn { error, chat: self.chat.to_owned(), command },
+            None => error.into(),
+        }
     }
 
     /// Whether what was printed could be handed on.
@@ -162,7 +181,7 @@ impl Running<'_> {
         let params: Params = parsed(&notification.params)?;
         self.command = params.command_id.or(self.command);
         if let Some(missed) = params.bytes {
-            eprintln!("sandboxctl: {missed} bytes of output were not kept");
+            say(&format!("{missed} bytes of output were not kept"));
         }
         let bytes = content(params.text, params.base64)?;
         let written = match params.stream.as_deref() {
@@ -259,6 +278,8 @@ struct End {
     exit_code: Option<i32>,
     signal: Option<i32>,
     timed_out: bool,
+    #[serde(default)]
+    oom_killed: bool,
 }
 
 impl End {
@@ -278,7 +299,7 @@ mod tests {
 
     #[test]
     fn an_end_is_told_as_a_shell_tells_it() {
-        let code = |exit_code, signal, timed_out| End { exit_code, signal, timed_out }.code();
+        let code = |exit_code, signal, timed_out| End { exit_code, signal, timed_out, oom_killed: false }.code();
         assert_eq!([code(Some(3), None, false), code(None, Some(9), false), code(None, Some(9), true)], [3, 137, 124]);
     }
 

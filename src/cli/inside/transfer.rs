@@ -1,5 +1,6 @@
 //! Files on their way into and out of a sandbox, in parts: neither side ever holds a whole one.
 
+use std::convert::Infallible;
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -9,10 +10,12 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde::Deserialize;
 use serde_json::{Value, json};
+use uuid::Uuid;
 
 use super::progress::Progress;
 use super::running::content;
 use super::trees;
+use crate::cli::chats::is_beginning;
 use crate::cli::failure::Trouble;
 use crate::cli::{Exit, Service, parsed};
 use crate::client::{Client, ClientError, Stream};
@@ -22,20 +25,28 @@ const CHUNK: usize = 256 << 10;
 
 const PERMISSIONS: u32 = 0o777;
 
-/// One end of a copy.
-#[derive(Debug, PartialEq)]
-enum Place<'a> {
-    Here(&'a Path),
+/// One end of a copy. A file here whose name could be taken for a sandbox's is written with `./` before it.
+#[derive(Debug, Clone, PartialEq)]
+pub(in crate::cli) enum Place {
+    Here(PathBuf),
     Standard,
-    Sandbox { chat: &'a str, path: &'a str },
+    Sandbox { chat: String, path: String },
 }
 
-impl<'a> Place<'a> {
-    fn of(text: &'a str) -> Self {
-        match text.split_once(':') {
+impl Place {
+    pub(super) fn parse(text: &str) -> Result<Self, Infallible> {
+        let is_chat = |text: &str| Uuid::try_parse(text).is_ok() || is_beginning(text);
+        Ok(match text.split_once(':') {
             _ if text == "-" => Place::Standard,
-            Some((chat, path)) if uuid::Uuid::try_parse(chat).is_ok() => Place::Sandbox { chat, path },
-            _ => Place::Here(Path::new(text)),
+            Some((chat, path)) if is_chat(chat) => Place::Sandbox { chat: chat.to_owned(), path: path.to_owned() },
+            _ => Place::Here(text.into()),
+        })
+    }
+
+    pub(super) fn chat(&mut self) -> Option<&mut String> {
+        match self {
+            Place::Sandbox { chat, .. } => Some(chat),
+            Place::Here(_) | Place::Standard => None,
         }
     }
 }
@@ -47,9 +58,9 @@ pub(super) struct How {
     pub(super) recursive: bool,
 }
 
-pub(super) async fn copy(service: &Service, from: &str, to: &str, how: How) -> Result<(Exit, String), Trouble> {
+pub(super) async fn copy(service: &Service, from: &Place, to: &Place, how: How) -> Result<(Exit, String), Trouble> {
     let How { parents, recursive } = how;
-    match (Place::of(from), Place::of(to)) {
+    match (from, to) {
         (Place::Sandbox { chat, path }, Place::Here(to)) if recursive && is_directory(service, chat, path).await? => {
             trees::download(service, chat, path, to).await
         }
@@ -282,10 +293,15 @@ mod tests {
 
     #[test]
     fn a_place_in_a_sandbox_begins_with_its_chat() {
-        let chat = "67e55044-10b1-426f-9247-bb680e5fe0c8";
-        assert_eq!(Place::of(&format!("{chat}:/a:b")), Place::Sandbox { chat, path: "/a:b" });
-        assert_eq!(Place::of("odd:name"), Place::Here(Path::new("odd:name")));
-        assert_eq!(Place::of("-"), Place::Standard);
+        let place = |text: &str| Place::parse(text).expect("always one");
+        for chat in ["67e55044-10b1-426f-9247-bb680e5fe0c8", "67e5"] {
+            let within = Place::Sandbox { chat: chat.into(), path: "/a:b".into() };
+            assert_eq!(place(&format!("{chat}:/a:b")), within);
+        }
+        for here in ["odd:name", "./67e5:name"] {
+            assert_eq!(place(here), Place::Here(here.into()));
+        }
+        assert_eq!(place("-"), Place::Standard);
     }
 
     #[test]

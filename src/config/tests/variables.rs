@@ -71,6 +71,25 @@ fn a_variable_can_make_a_profile_and_spell_its_dash() {
 }
 
 #[test]
+fn a_variable_spells_the_dash_of_every_table_that_an_operator_names() {
+    let file = "registries.our-team.host = 'a.example.com'\nregistries.our-team.credentials_file = '/c'
+                repositories.our-app.url = '/a'\nrepositories.our-app.base = 'a:1'
+                profiles.default.languages.type-script.command = ['ts']";
+    let config = accept(
+        file,
+        [
+            ("SANDBOXD_REGISTRIES__OUR_TEAM__HOST", "b.example.com"),
+            ("SANDBOXD_REPOSITORIES__OUR_APP__BASE", "b:1"),
+            ("SANDBOXD_PROFILES__DEFAULT__LANGUAGES__TYPE_SCRIPT__STDIN", "true"),
+        ],
+    );
+    assert_eq!(config.registries.keys().collect::<Vec<_>>(), ["our-team"]);
+    assert_eq!(config.registries["our-team"].host, "b.example.com");
+    assert_eq!(config.repositories["our-app"].base, "b:1");
+    assert!(config.profiles["default"].languages["type-script"].stdin);
+}
+
+#[test]
 fn a_sandbox_variable_keeps_its_name() {
     let config = accept(
         "profiles.default.env = { FROM_FILE = 'f', Both = 'f' }",

@@ -5,8 +5,18 @@ use sandboxd_actors::engine::EngineIdentity;
 use super::super::check::Status;
 use super::super::findings::Pool;
 use super::*;
+use crate::engine::condition::NetworkCondition;
+use crate::server::entry::KeptOut;
+
+const ENTRY: Entry = Entry { uid: 0, gid: 900, mode: 0o660 };
 
 const SILENT: &str = "the engine cannot be reached: none answers";
+
+/// A network of a /24, with so many containers on it.
+fn bridge(isolated: bool, containers: usize) -> NetworkCondition {
+    let subnet = Some("10.1.2.0/24".parse().expect("a block"));
+    NetworkCondition { isolated, bridge: Some("n".into()), subnet, containers }
+}
 
 /// A host on which nothing is missing.
 fn fit() -> Findings {
@@ -20,7 +30,7 @@ fn fit() -> Findings {
         }),
         condition: Ok(Condition { limits: Enforced { memory: true, cpus: true, pids: true }, live_restore: true }),
         instance: Instance { name: "default".into(), is_settled: true },
-        networks: Ok(vec![Network { name: "sandboxd".into(), isolated: true, there: vec![Isolated(true)] }]),
+        networks: Ok(vec![Network { name: "sandboxd".into(), isolated: true, there: vec![bridge(true, 3)] }]),
         images: Ok(vec![ProfileImage { profile: "default".into(), image: "sandbox:1".into(), is_there: true }]),
         image_disk: Ok(Disk { total_bytes: 100 << 30, free_bytes: 50 << 30 }),
         watermark: 85.0,
@@ -33,6 +43,9 @@ fn fit() -> Findings {
         chats: Directory { key: "chats.root", path: "/chats".into(), place: Ok(place) },
         volumes: vec![VolumeRoot { path: "/volumes".into(), is_there: true }],
         descriptors: Descriptors { limit: Some(65_536), connections: 1024, sandboxes: 100 },
+        open_ports: Vec::new(),
+        is_networked: true,
+        callers: Callers { socket: "/run/s".into(), named: 1, entry: Some(ENTRY), kept_out: vec![], barred: None },
         user: User { uid: 0, gid: 0 },
     }
 }
@@ -75,7 +88,7 @@ fn of_a_silent_engine_nothing_else_is_claimed() {
     assert_is(&checks[0], Status::Problem, "engine", SILENT, "engine.host");
     let unknown: Vec<_> = checks.iter().filter(|check| check.status == Status::Warning).collect();
     let names: Vec<_> = unknown.iter().map(|check| check.name.as_str()).collect();
-    assert_eq!(names, ["network", "images", "image_disk", "limits", "live_restore"]);
+    assert_eq!(names, ["network", "addresses", "images", "image_disk", "limits", "live_restore"]);
     assert!(unknown.iter().all(|check| check.message.starts_with("not known: ")), "{unknown:?}");
 }
 
@@ -87,14 +100,32 @@ fn an_instance_that_is_not_locked_yet_is_told() {
 
 #[test]
 fn a_network_is_there_once_and_closed_where_that_is_wanted() {
-    let with = |there: Vec<Isolated>| {
+    let with = |there: Vec<NetworkCondition>| {
         only(|findings| findings.networks = Ok(vec![Network { name: "n".into(), isolated: true, there }]))
     };
     assert_is(&with(vec![]), Status::Problem, "network", "n is gone", "restart the service");
-    assert_is(&with(vec![Isolated(true); 2]), Status::Problem, "network", "several", "remove all but one");
-    assert_is(&with(vec![Isolated(false)]), Status::Warning, "network", "reach each other", "network_isolated");
-    let open = [Network { name: "n".into(), isolated: false, there: vec![Isolated(false)] }];
+    assert_is(&with(vec![bridge(true, 0); 2]), Status::Problem, "network", "several", "remove all but one");
+    assert_is(&with(vec![bridge(false, 0)]), Status::Warning, "network", "reach each other", "network_isolated");
+    let open = [Network { name: "n".into(), isolated: false, there: vec![bridge(false, 0)] }];
     assert_eq!(network(&Ok(open.to_vec())).status, Status::Ok);
+}
+
+#[test]
+fn a_network_that_is_nearly_full_is_told_before_it_is_full() {
+    let with =
+        |containers| Ok(vec![Network { name: "n".into(), isolated: true, there: vec![bridge(true, containers)] }]);
+    assert_eq!(addresses(&with(227)).status, Status::Ok);
+    assert_eq!(addresses(&with(227)).message, "n (10.1.2.0/24) has room for 26 of 253 sandboxes");
+    let few = only(|findings| findings.networks = with(228));
+    assert_is(&few, Status::Warning, "addresses", "25 of 253", "engine.network_subnet");
+    let none = only(|findings| findings.networks = with(253));
+    assert_is(&none, Status::Problem, "addresses", "room for 0", "engine.network");
+}
+
+#[test]
+fn a_large_network_takes_as_many_as_its_bridge_has_ports() {
+    let subnet = Some("10.1.0.0/16".parse().expect("a block"));
+    assert_eq!(NetworkCondition { subnet, ..bridge(true, 0) }.capacity(), Some(1023));
 }
 
 #[test]
@@ -171,9 +202,10 @@ fn a_directory_is_there_writable_executable_and_has_room() {
 }
 
 #[test]
-fn without_a_place_for_volumes_there_can_be_no_sandbox() {
-    let none = only(|findings| findings.volumes.clear());
-    assert_is(&none, Status::Problem, "volumes", "no sandbox can be created", "volumes.roots");
+fn without_a_place_for_volumes_sandboxes_are_created_without_one() {
+    let none = volumes(&[]);
+    assert_eq!(none.status, Status::Ok);
+    assert!(none.message.contains("no volume is accepted"), "{none:?}");
     let gone = only(|findings| findings.volumes[0].is_there = false);
     assert_is(&gone, Status::Problem, "volumes", "/volumes is no directory any more", "volumes.roots");
 }
@@ -184,4 +216,25 @@ fn open_files_have_to_last_for_all_connections_and_sandboxes() {
     assert_eq!([open_files(with(None)).status, open_files(with(Some(1288))).status], [Status::Ok; 2]);
     let check = only(|findings| findings.descriptors = with(Some(1287)));
     assert_is(&check, Status::Warning, "open_files", "at most 1287, but 1024 connections", "LimitNOFILE");
+}
+
+#[test]
+fn callers_that_are_allowed_and_cannot_open_the_socket_are_told() {
+    let kept_out = KeptOut { key: "socket.allow_users", name: "ann".into(), entry: Entry { gid: 0, ..ENTRY } };
+    let check = only(|findings| findings.callers.kept_out = vec![kept_out.clone()]);
+    assert_is(&check, Status::Warning, "callers", "ann cannot open the socket", "usermod -aG sandboxd ann");
+    let barred = only(|findings| findings.callers.barred = Some("/run".into()));
+    assert_is(&barred, Status::Warning, "callers", "not every user may enter /run", "chmod o+x /run");
+    let alone = Callers { named: 0, barred: Some("/run".into()), ..fit().callers };
+    assert_eq!(callers(&alone).status, Status::Ok, "root enters every directory");
+}
+
+#[test]
+fn what_listens_on_the_host_is_within_reach_of_sandboxes_with_a_network() {
+    let open = |ports: &[u16]| only(|findings| findings.open_ports = ports.to_vec());
+    assert_is(&open(&[22, 5432]), Status::Warning, "host_services", "ports 22, 5432", "interface (n)");
+    let many: Vec<u16> = (1..=14).collect();
+    assert!(open(&many).message.ends_with("11, 12, 2 more"), "{:?}", open(&many));
+    let blocked = Findings { open_ports: vec![22], is_networked: false, ..fit() };
+    assert_eq!(host_services(&blocked).status, Status::Ok);
 }

@@ -3,9 +3,9 @@
 use async_trait::async_trait;
 use sandboxd_actors::engine::{EngineError, Operation};
 
-use super::errors::Failure;
+use super::errors::{Failure, OrGone};
 use super::{DockerEngine, network};
-use crate::engine::condition::{Condition, Enforced, EngineCondition, Isolated};
+use crate::engine::condition::{Condition, Enforced, EngineCondition, NetworkCondition};
 
 #[async_trait]
 impl EngineCondition for DockerEngine {
@@ -17,8 +17,21 @@ impl EngineCondition for DockerEngine {
         Ok(Condition { limits, live_restore: is(info.live_restore_enabled) })
     }
 
-    async fn networks(&self, name: &str) -> Result<Vec<Isolated>, EngineError> {
-        let networks = network::named(self.client().await?, name).await?;
-        Ok(networks.iter().map(|network| Isolated(network::is_closed(network))).collect())
+    async fn networks(&self, name: &str) -> Result<Vec<NetworkCondition>, EngineError> {
+        let docker = self.client().await?;
+        let mut found = Vec::new();
+        for network in network::named(docker, name).await? {
+            // Only an inspection names the containers.
+            let id = network.id.clone().unwrap_or_default();
+            let inspected = docker.inspect_network(&id, None).await.or_gone(Operation::EnsureNetwork)?;
+            let Some(inspected) = inspected else { continue };
+            found.push(NetworkCondition {
+                isolated: network::is_closed(&network),
+                bridge: network::bridge_of(&network),
+                subnet: network::block_of(&network),
+                containers: inspected.containers.unwrap_or_default().len(),
+            });
+        }
+        Ok(found)
     }
 }

@@ -72,7 +72,13 @@ pub(super) fn is_removal_in_progress(error: &Error) -> bool {
 }
 
 pub(super) fn is_already_there(error: &Error) -> bool {
-    refusal(error).is_some_and(|(status, message)| status == 409 || message.contains("already exists"))
+    let is_there = |message: &str| message.contains("already exists") || message.contains("same bridge name");
+    refusal(error).is_some_and(|(status, message)| status == 409 || is_there(&message))
+}
+
+/// Another network has addresses of the block that was asked for.
+pub(super) fn is_overlap(error: &Error) -> bool {
+    refusal(error).is_some_and(|(_, message)| message.contains("overlap") || message.contains("already used"))
 }
 
 /// A container is made of what should be removed.

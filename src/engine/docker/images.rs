@@ -2,6 +2,7 @@
 
 mod context;
 mod ignored;
+mod import;
 mod layers;
 mod registries;
 
@@ -169,8 +170,8 @@ async fn id_of(docker: &Docker, reference: &str) -> Result<String, ImageError> {
     image.id.ok_or_else(|| ImageError::Refused { reason: format!("{reference} has no id") })
 }
 
-/// Removes what the steps before a failed one have made, which no label tells from anybody else's. What has a name, or is
-/// part of another image, stays.
+/// Removes an image without a name: the steps before a failed one have made it, which no label tells from another's, or its
+/// name has gone to a newer one. An image that is part of another, or that a container needs, stays.
 async fn discard(docker: &Docker, layer: &str) {
     let is_unnamed = |image: ImageInspect| {
         let unnamed = |names: Option<Vec<String>>| names.is_none_or(|names| names.iter().all(|name| name == NO_TAG));
@@ -179,7 +180,7 @@ async fn discard(docker: &Docker, layer: &str) {
     if docker.inspect_image(layer).await.is_ok_and(is_unnamed) {
         let removed = docker.remove_image(layer, None::<RemoveImageOptions>, None).await;
         if let Err(error) = removed {
-            tracing::debug!(image.id = layer, error = errors::message(&error), "a layer of a failed build stays");
+            tracing::debug!(image.id = layer, error = errors::message(&error), "an image without a name stays");
         }
     }
 }

@@ -17,11 +17,21 @@ use super::frames::{Reader, Writer};
 use super::{StandIn, failed, other, processes, unsupported};
 use crate::engine::inside::{Command, Execution, InsideError, Look, Output, Streams};
 
-/// Between two looks at a command that is about to begin or to end.
+/// Between two looks at a command that is about to begin or to end: first, and at most.
 const PAUSE: Duration = Duration::from_millis(5);
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+
+/// How long a command may take to begin.
+const BEGIN_LIMIT: Duration = Duration::from_secs(30);
+
+/// How long the end of a command is waited for once its stream broke, or while the engine does not answer.
+const END_LIMIT: Duration = if cfg!(test) { Duration::from_secs(1) } else { Duration::from_secs(60) };
 
 /// Between two looks at one that nobody listens to.
 const LONG_PAUSE: Duration = Duration::from_secs(1);
+
+/// So many looks in a row may fail before such a command is given up.
+const MOST_SILENT: u32 = 60;
 
 /// What is kept of what the engine says about a command that cannot be started, and of what a tool says.
 const MOST_TEXT: usize = 4096;
@@ -54,11 +64,20 @@ impl StandIn {
             let _ = streams.input.shutdown().await;
         }
         let timed_out = AtomicBool::new(false);
-        let told = self.tell(streams, reader, writer, id, &execution, timeout, &timed_out).await;
-        let ended = self.ended(&execution).await;
+        let ended = self.tell(streams, reader, writer, id, &execution, timeout, &timed_out).await;
         let killed = self.commands.get(self.session, id).is_some_and(|known| known.killed);
-        let ending =
-            told.and(ended).map(|code| ending(code, started.elapsed(), timed_out.load(Ordering::Relaxed), killed));
+        let timed_out = timed_out.load(Ordering::Relaxed);
+        let ending = match ended {
+            Ok(code) => Ok(ending(code, started.elapsed(), timed_out, killed)),
+            Err(Lost::Running(failure)) => {
+                // It goes on as one that runs detached, with its time-out.
+                self.commands.change(id, |known| known.attached = false);
+                let left = timeout.filter(|_| !timed_out).map(|limit| limit.saturating_sub(started.elapsed()));
+                tokio::spawn(self.clone().watch(id, execution, left));
+                return Err(failure);
+            }
+            Err(Lost::Unknown(failure)) => Err(failure),
+        };
         match ending {
             Ok(ending) if writer.is_closed() => self.commands.change(id, |known| known.ending = Some(ending)),
             Ok(ending) => {
@@ -73,7 +92,8 @@ impl StandIn {
         Ok(())
     }
 
-    /// Hands on what goes in both directions, until the command's output ends.
+    /// Hands on what goes in both directions, until the command ends. Its time-out and its kill stay in force also once the
+    /// stream of its output has ended or broken.
     #[allow(clippy::too_many_arguments, reason = "one conversation, taken apart")]
     async fn tell(
         &self,
@@ -84,16 +104,20 @@ impl StandIn {
         execution: &str,
         timeout: Option<Duration>,
         timed_out: &AtomicBool,
-    ) -> Result<(), Failure> {
+    ) -> Result<i32, Lost> {
         let telling = async {
+            let mut broken = None;
             while let Some(piece) = output.next().await {
                 match piece {
                     Ok(Output::Stdout(bytes)) => writer.data(Kind::Stdout, &bytes).await,
                     Ok(Output::Stderr(bytes)) => writer.data(Kind::Stderr, &bytes).await,
-                    Err(_) => break,
+                    Err(error) => {
+                        broken = Some(error);
+                        break;
+                    }
                 }
             }
-            Ok(())
+            self.ended(execution, broken).await
         };
         let steering = async {
             while let Some((kind, payload)) = reader.next().await {
@@ -113,7 +137,7 @@ impl StandIn {
             }
             // Nobody listens any more, and the command goes on.
             self.commands.change(id, |known| known.attached = false);
-            std::future::pending::<Result<(), Failure>>().await
+            std::future::pending::<Result<i32, Failure>>().await
         };
         let limiting = async {
             match timeout {
@@ -122,19 +146,19 @@ impl StandIn {
             }
             timed_out.store(true, Ordering::Relaxed);
             self.kill(id).await?;
-            std::future::pending::<Result<(), Failure>>().await
+            std::future::pending::<Result<i32, Failure>>().await
         };
         tokio::select! {
-            told = telling => told,
-            failed = steering => failed,
-            failed = limiting => failed,
+            ended = telling => ended,
+            failed = steering => failed.map_err(Lost::Unknown),
+            failed = limiting => failed.map_err(Lost::Unknown),
         }
     }
 
     /// Looks after a command that nobody listens to.
     async fn watch(self, id: u64, execution: String, timeout: Option<Duration>) {
         let started = Instant::now();
-        let mut timed_out = false;
+        let (mut timed_out, mut silent) = (false, 0);
         loop {
             tokio::time::sleep(LONG_PAUSE.min(timeout.unwrap_or(LONG_PAUSE))).await;
             if !timed_out && timeout.is_some_and(|limit| started.elapsed() >= limit) {
@@ -147,9 +171,11 @@ impl StandIn {
                         known.ending = Some(ending(code, age, timed_out, known.killed));
                     });
                 }
-                Ok(_) => {}
-                // The sandbox is gone, and the engine with it at worst.
-                Err(_) => return self.commands.forget(id),
+                Ok(_) => silent = 0,
+                // The sandbox is gone, or the engine does not answer just now.
+                Err(InsideError::NotFound) => return self.commands.forget(id),
+                Err(_) if silent >= MOST_SILENT => return self.commands.forget(id),
+                Err(_) => silent += 1,
             }
         }
     }
@@ -167,6 +193,17 @@ impl StandIn {
             self.commands.get(self.session, id).ok_or_else(|| failed(Errno::SRCH, "there is no such command"))?;
         let signal = Signal::from_named_raw(signal).ok_or_else(|| failed(Errno::INVAL, "there is no such signal"))?;
         self.reach(known, move |container, leader| processes::signal_group(container, leader, signal)).await
+    }
+
+    /// Waits until a command has ended, as whoever looks after it here finds out.
+    pub(super) async fn end_of(&self, id: u64) -> Result<(), Failure> {
+        loop {
+            match self.commands.get(self.session, id) {
+                None => return Err(failed(Errno::SRCH, "there is no such command")),
+                Some(Known { ending: Some(_), .. }) => return Ok(()),
+                Some(_) => tokio::time::sleep(LONG_PAUSE).await,
+            }
+        }
     }
 
     async fn reach(
@@ -209,7 +246,8 @@ impl StandIn {
         if self.begun(&execution.id).await?.process.is_none() {
             return Err(missing(&said));
         }
-        match self.ended(&execution.id).await? {
+        let ended = self.ended(&execution.id, None).await;
+        match ended.map_err(Lost::into_failure)? {
             0 => Ok(()),
             _ => Err(Failure { errno: errno_of(&said), message: said.into() }),
         }
@@ -242,22 +280,85 @@ impl StandIn {
 
     /// Waits until it has begun, or it is clear that it will not.
     async fn begun(&self, execution: &str) -> Result<Look, Failure> {
+        let mut pauses = Pauses::new();
         loop {
             let look = self.engine.look(execution).await?;
             if look.process.is_some() || look.exit_code.is_some() {
                 return Ok(look);
             }
-            tokio::time::sleep(PAUSE).await;
+            if pauses.elapsed() >= BEGIN_LIMIT {
+                let message = format!("the engine has not begun with the command within {BEGIN_LIMIT:?}");
+                return Err(failed(Errno::NOTCONN, message));
+            }
+            pauses.next().await;
         }
     }
 
-    async fn ended(&self, execution: &str) -> Result<i32, Failure> {
+    /// Waits for the end of a command whose output has ended. `broken`: why it ended too early.
+    async fn ended(&self, execution: &str, broken: Option<InsideError>) -> Result<i32, Lost> {
+        let (mut pauses, mut silent_since) = (Pauses::new(), None);
         loop {
-            if let Some(code) = self.engine.look(execution).await?.exit_code {
-                return Ok(code);
+            let running = match self.engine.look(execution).await {
+                Ok(Look { exit_code: Some(code), .. }) => return Ok(code),
+                Ok(Look { process, .. }) => {
+                    silent_since = None;
+                    process
+                }
+                // There is no such command any more.
+                Err(error @ InsideError::NotFound) => return Err(Lost::Unknown(error.into())),
+                Err(error) => {
+                    if silent_since.get_or_insert_with(tokio::time::Instant::now).elapsed() >= END_LIMIT {
+                        return Err(Lost::Unknown(error.into()));
+                    }
+                    None
+                }
+            };
+            if let (Some(error), Some(process)) = (&broken, running)
+                && pauses.elapsed() >= END_LIMIT
+            {
+                let message = format!(
+                    "the engine's stream of the command broke ({error}); its output since then is lost, and {END_LIMIT:?} \
+                     later it still runs, as process {process} of the engine's host"
+                );
+                return Err(Lost::Running(failed(Errno::NOTCONN, message)));
             }
-            tokio::time::sleep(PAUSE).await;
+            pauses.next().await;
         }
+    }
+}
+
+/// Why the end of a command cannot be told.
+enum Lost {
+    /// It still runs.
+    Running(Failure),
+    Unknown(Failure),
+}
+
+impl Lost {
+    fn into_failure(self) -> Failure {
+        let (Lost::Running(failure) | Lost::Unknown(failure)) = self;
+        failure
+    }
+}
+
+/// Ever longer pauses between two looks.
+struct Pauses {
+    since: tokio::time::Instant,
+    next: Duration,
+}
+
+impl Pauses {
+    fn new() -> Self {
+        Self { since: tokio::time::Instant::now(), next: PAUSE }
+    }
+
+    fn elapsed(&self) -> Duration {
+        self.since.elapsed()
+    }
+
+    async fn next(&mut self) {
+        tokio::time::sleep(self.next).await;
+        self.next = (self.next * 2).min(LONGEST_PAUSE);
     }
 }
 
@@ -304,3 +405,6 @@ fn errno_of(message: &str) -> i32 {
     ];
     known.iter().find(|(words, _)| message.contains(words)).map_or(0, |(_, errno)| errno.raw_os_error())
 }
+
+#[cfg(test)]
+mod tests;

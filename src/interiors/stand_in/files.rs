@@ -315,11 +315,6 @@ impl StandIn {
 
     async fn rename(&self, from: &str, to: &str) -> Result<(), Failure> {
         self.open(from).await?;
-        if let Ok(reading) = self.open(to).await
-            && reading.entry.kind == Kind::Directory
-        {
-            return Err(failed(Errno::EXIST, "there is a directory of the new name"));
-        }
         self.tool(&["mv", "-f", "--", from, to]).await
     }
 }

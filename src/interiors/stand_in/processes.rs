@@ -71,6 +71,11 @@ struct Stat {
     group: i32,
 }
 
+/// One of a container's processes, whichever comes first.
+pub(in crate::interiors) fn any_of(container: &str) -> Option<i32> {
+    processes(container).into_keys().next()
+}
+
 /// Of a container, without those that only wait to be reaped.
 fn processes(container: &str) -> HashMap<i32, Stat> {
     let Ok(entries) = fs::read_dir("/proc") else { return HashMap::new() };

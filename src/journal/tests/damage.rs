@@ -2,6 +2,7 @@
 
 use proptest::prelude::*;
 
+use super::super::schema::{self, MIGRATIONS};
 use super::*;
 
 /// A journal of some pages, closed.
@@ -69,7 +70,7 @@ fn a_log_without_its_journal_is_refused() {
     let place = Place::new();
     fs::write(beside(&place.file, "-wal"), "what is left").unwrap();
     assert_corrupt(&place);
-    let aside = SqliteJournal::set_aside(&place.file).unwrap().unwrap();
+    let aside = SqliteJournal::set_aside(&place.file, &instance(), false).unwrap().unwrap();
     assert_eq!(fs::read(beside(&aside, "-wal")).unwrap(), b"what is left");
     place.opened();
 }
@@ -110,9 +111,10 @@ fn missing_tables_are_damage() {
 #[test]
 fn a_newer_journal_is_refused() {
     let place = filled();
-    Connection::open(&place.file).unwrap().pragma_update(None, "user_version", 7).unwrap();
+    let (next, this) = (schema::latest(MIGRATIONS) + 1, schema::latest(MIGRATIONS));
+    Connection::open(&place.file).unwrap().pragma_update(None, "user_version", next).unwrap();
     let error = refused(&place);
-    assert!(matches!(error, JournalError::Newer { found: 7, known: 4, .. }), "{error}");
+    assert!(matches!(error, JournalError::Newer { found, known, .. } if (found, known) == (next, this)), "{error}");
     assert!(error.to_string().contains("--rebuild-journal"), "{error}");
 }
 
@@ -145,10 +147,10 @@ fn a_directory_that_is_not_there_is_named() {
 #[test]
 fn setting_aside_keeps_every_part_and_makes_room() {
     let place = filled();
-    assert_eq!(SqliteJournal::set_aside(&Place::new().file).unwrap(), None);
+    assert_eq!(SqliteJournal::set_aside(&Place::new().file, &instance(), false).unwrap(), None);
     fs::write(beside(&place.file, "-wal"), "log").unwrap();
     let before = place.bytes();
-    let aside = SqliteJournal::set_aside(&place.file).unwrap().unwrap();
+    let aside = SqliteJournal::set_aside(&place.file, &instance(), true).unwrap().unwrap();
     assert!(aside.to_str().unwrap().contains("journal.db.aside-"), "{}", aside.display());
     let contents = |bytes: BTreeMap<PathBuf, Vec<u8>>| bytes.into_values().collect::<Vec<_>>();
     assert!(contents(place.bytes()) == contents(before), "renamed, and nothing else");
@@ -157,6 +159,40 @@ fn setting_aside_keeps_every_part_and_makes_room() {
     assert!(contents.fresh && contents.sandboxes.is_empty());
     fs::remove_file(beside(&aside, "-wal")).unwrap();
     assert_eq!(sandboxes(&mut SqliteJournal::open(&aside, &instance(), 10).unwrap()).len(), 200);
+}
+
+#[test]
+fn a_healthy_journal_is_set_aside_only_by_force() {
+    for version in [schema::latest(MIGRATIONS), 1] {
+        let place = filled();
+        let other = Connection::open(&place.file).unwrap();
+        other.pragma_update(None, "user_version", version).unwrap();
+        drop(other);
+        let before = place.bytes();
+        let refused = SqliteJournal::set_aside(&place.file, &instance(), false).unwrap_err();
+        assert!(matches!(refused, NotSetAside::Healthy { sandboxes: 200, .. }), "{refused}");
+        assert!(refused.to_string().contains("--force"), "{refused}");
+        let stranger = SqliteJournal::set_aside(&place.file, &"other".parse().unwrap(), false).unwrap_err();
+        assert!(matches!(stranger, NotSetAside::Unusable(JournalError::OtherInstance { .. })), "{stranger}");
+        assert!(place.bytes() == before, "refused, but changed");
+        assert!(SqliteJournal::set_aside(&place.file, &instance(), true).unwrap().is_some());
+    }
+}
+
+#[test]
+fn a_journal_that_cannot_be_used_is_set_aside_without_force() {
+    let damages: [fn(&Connection) -> rusqlite::Result<()>; 3] = [
+        |other| other.execute_batch("UPDATE sandboxes SET status = 'asleep'"),
+        |other| other.execute_batch("UPDATE events SET at = 'soon'"),
+        |other| other.pragma_update(None, "user_version", schema::latest(MIGRATIONS) + 1),
+    ];
+    for damage in damages {
+        let place = filled();
+        let other = Connection::open(&place.file).unwrap();
+        damage(&other).unwrap();
+        drop(other);
+        assert!(SqliteJournal::set_aside(&place.file, &instance(), false).unwrap().is_some());
+    }
 }
 
 #[test]

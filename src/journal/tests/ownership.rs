@@ -20,10 +20,10 @@ fn only_its_owner_may_read_a_journal() {
 fn a_second_opener_is_refused_and_told_by_whom() {
     let place = Place::new();
     let mut journal = place.opened();
-    for refused in [place.open().map(drop), SqliteJournal::set_aside(&place.file).map(drop)] {
-        let error = refused.unwrap_err();
-        assert!(matches!(error, JournalError::Busy { .. }), "{error}");
-        let told = error.to_string();
+    let in_use = place.open().unwrap_err();
+    assert!(matches!(in_use, JournalError::Busy { .. }), "{in_use}");
+    let not_aside = SqliteJournal::set_aside(&place.file, &instance(), true).unwrap_err();
+    for told in [in_use.to_string(), not_aside.to_string()] {
         assert!(told.contains(&format!("process {}", std::process::id())) && told.contains("state.dir"), "{told}");
     }
     journal.commit(&[save(1)]).unwrap();

@@ -25,7 +25,7 @@ prop_compose! {
         (chat_number, session_number) in (any_id(), any_id()),
         agent in "[^\\p{C}]{0,20}[a-z']",
         workspace in prop::option::of(any_id()),
-        volume in "/[^\\p{C}:/.][^\\p{C}:/]{0,20}",
+        volume in prop::option::of("/[^\\p{C}:/.][^\\p{C}:/]{0,20}"),
         profile in "[a-z0-9][a-z0-9-]{0,20}",
         (image, container, message) in any::<(String, Option<String>, Option<String>)>(),
         restored: bool,
@@ -40,7 +40,7 @@ prop_compose! {
         Sandbox {
             agent: agent.parse().unwrap(),
             workspace: workspace.map(|number| WorkspaceId::new(uuid::Uuid::from_u128(number))),
-            volume: HostPath::from_canonical(Path::new(&volume)).unwrap(),
+            volume: volume.map(|volume| HostPath::from_canonical(Path::new(&volume)).unwrap()),
             profile: profile.parse().unwrap(),
             image,
             snapshot: restored.then(SnapshotId::next),
@@ -55,6 +55,7 @@ prop_compose! {
             expires_at,
             idle_timeout: Duration::new(seconds, nanos),
             held_until,
+            held_by: Vec::new(),
             durable_leases,
             ..sandbox(chat_number, session_number)
         }
@@ -83,6 +84,38 @@ proptest! {
         place.opened().commit(&entries).unwrap();
         let expected: BTreeMap<_, _> = saved.into_iter().map(|sandbox| (sandbox.chat, sandbox)).collect();
         prop_assert_eq!(sandboxes(&mut place.opened()), expected.into_values().collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_claim_is_loaded_unchanged_and_goes_with_its_session(
+        labels in any::<BTreeMap<String, String>>(),
+        environment in any::<BTreeMap<String, String>>(),
+        mounts in prop::collection::btree_map(any::<String>(), "/[^\\p{C}:/.][^\\p{C}:/]{0,20}", 0..3),
+    ) {
+        let place = Place::new();
+        let mounts = mounts.into_iter().map(|(target, source)| {
+            (target, HostPath::from_canonical(Path::new(&source)).unwrap())
+        });
+        let mounts = mounts.collect();
+        let kept = sandbox(1, 1);
+        let claim = Claim { labels, environment: Environment::recorded(environment), mounts, ..claim(&kept) };
+        let of_another = Claim { session: sandbox(1, 2).session, ..claim.clone() };
+        let entries = [
+            Entry::Save(Box::new(kept.clone())),
+            Entry::Claim(Arc::new(claim.clone())),
+            Entry::Claim(Arc::new(of_another)),
+            Entry::Save(Box::new(kept)),
+        ];
+        place.opened().commit(&entries).unwrap();
+        prop_assert_eq!(place.opened().load().unwrap().claims, vec![Arc::new(claim.clone())]);
+
+        let forgotten = Entry::Forget { chat: claim.chat, session: claim.session };
+        place.opened().commit(&[forgotten]).unwrap();
+        prop_assert_eq!(place.opened().load().unwrap().claims, vec![]);
+
+        let replaced = [entries[0].clone(), Entry::Claim(Arc::new(claim)), Entry::Save(Box::new(sandbox(1, 2)))];
+        place.opened().commit(&replaced).unwrap();
+        prop_assert_eq!(place.opened().load().unwrap().claims, vec![]);
     }
 
     #[test]

@@ -56,13 +56,52 @@ fn sandboxes_from_before_there_were_workspaces_are_in_none_and_later_ones_in_the
     assert_eq!(sandboxes(&mut place.opened()), [sandbox(1, 0), later]);
 }
 
+#[test]
+fn sandboxes_from_before_a_volume_was_optional_keep_theirs_and_later_ones_need_none() {
+    let place = Place::new();
+    place.opened().commit(&[save(1)]).unwrap();
+    let connection = Connection::open(&place.file).unwrap();
+    let required = "ALTER TABLE sandboxes DROP COLUMN volume;
+                    ALTER TABLE sandboxes ADD COLUMN volume TEXT NOT NULL DEFAULT '/data'";
+    connection.execute_batch(required).unwrap();
+    forget_claims(&connection);
+    connection.pragma_update(None, "user_version", 4).unwrap();
+    drop(connection);
+    let mut journal = place.opened();
+    assert_eq!(sandboxes(&mut journal), [sandbox(1, 0)]);
+    let later = Sandbox { volume: None, ..sandbox(2, 2) };
+    journal.commit(&[Entry::Save(Box::new(later.clone()))]).unwrap();
+    assert_eq!(sandboxes(&mut journal), [sandbox(1, 0), later]);
+}
+
 impl Place {
     /// As an older version would have left it, which did not know these columns.
     fn take_back_to(&self, version: i32, unknown: &[&str]) {
         let connection = Connection::open(&self.file).unwrap();
+        forget_claims(&connection);
         for column in unknown {
             connection.execute_batch(&format!("ALTER TABLE sandboxes DROP COLUMN {column}")).unwrap();
         }
         connection.pragma_update(None, "user_version", version).unwrap();
     }
+}
+
+/// As before claims were entries.
+fn forget_claims(connection: &Connection) {
+    connection.execute_batch("DROP TABLE claims; ALTER TABLE journal DROP COLUMN claims_in_files").unwrap();
+}
+
+#[test]
+fn the_claims_of_a_journal_from_before_they_were_entries_are_files_until_they_are_imported() {
+    let place = Place::new();
+    place.opened().commit(&[save(1)]).unwrap();
+    assert!(!place.opened().load().unwrap().claims_in_files, "a new journal has its own");
+    place.take_back_to(5, &[]);
+    let mut journal = place.opened();
+    assert!(journal.load().unwrap().claims_in_files);
+    let imported = Arc::new(claim(&sandbox(1, 0)));
+    journal.commit(&[Entry::Claim(Arc::clone(&imported)), Entry::ClaimsImported]).unwrap();
+    drop(journal);
+    let contents = place.opened().load().unwrap();
+    assert_eq!((contents.claims, contents.claims_in_files), (vec![imported], false));
 }

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use sandboxd_actors::clock::Timestamp;
 use sandboxd_actors::ids::LeaseId;
 use sandboxd_actors::outcome::Created;
-use sandboxd_actors::sandbox::{Endpoint, Sandbox, Status};
+use sandboxd_actors::sandbox::{Endpoint, Hold, Holder, Sandbox, Status};
 use serde::Serialize;
 
 use crate::protocol::text::{Shown, Time};
@@ -17,7 +17,7 @@ pub(super) struct SandboxFields<'a> {
     chat_id: Shown<&'a dyn Display>,
     agent_id: &'a str,
     workspace_id: Option<Shown<&'a dyn Display>>,
-    volume_host_path: &'a str,
+    volume_host_path: Option<&'a str>,
     container_id: Option<&'a str>,
     container_name: &'a str,
     endpoint: Option<EndpointFields>,
@@ -33,6 +33,7 @@ pub(super) struct SandboxFields<'a> {
     expires_at: Time,
     idle_expires_at: Time,
     held_until: Option<Time>,
+    held_by: Vec<HoldFields<'a>>,
     ends_at: Time,
     ends_because: &'static str,
     idle: Idle,
@@ -56,7 +57,7 @@ impl<'a> SandboxFields<'a> {
             chat_id: Shown(&sandbox.chat),
             agent_id: sandbox.agent.as_str(),
             workspace_id: sandbox.workspace.as_ref().map(|workspace| Shown(workspace as &dyn Display)),
-            volume_host_path: sandbox.volume.as_str(),
+            volume_host_path: sandbox.volume.as_ref().map(|volume| volume.as_str()),
             container_id: sandbox.container.as_ref().map(|id| id.as_str()),
             container_name: sandbox.container_name.as_str(),
             endpoint: sandbox.endpoint.map(|Endpoint { ip, port }| EndpointFields { ip: Shown(ip), port }),
@@ -72,6 +73,7 @@ impl<'a> SandboxFields<'a> {
             expires_at: Time(sandbox.expires_at),
             idle_expires_at: Time(sandbox.idle_expires_at()),
             held_until: sandbox.held_until.map(Time),
+            held_by: holds(sandbox, now),
             ends_at: Time(ends_at),
             ends_because: ends_because.as_str(),
             idle: Idle::of(sandbox, now),
@@ -99,6 +101,44 @@ struct EndpointFields {
     port: u16,
 }
 
+/// A holder of the sandbox and its deadline.
+#[derive(Serialize)]
+struct HoldFields<'a> {
+    kind: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lease_id: Option<Shown<&'a dyn Display>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    durable: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    command_id: Option<u64>,
+    until: Time,
+}
+
+/// The holds that last. A command that is watched by several callers holds the sandbox once.
+fn holds(sandbox: &Sandbox, now: Timestamp) -> Vec<HoldFields<'_>> {
+    let lasting: Vec<&Hold> = sandbox.held_by.iter().filter(|hold| now < hold.until).collect();
+    let is_counted_later = |(index, hold): &(usize, &&Hold)| {
+        matches!(hold.holder, Holder::Command { .. })
+            && lasting[index + 1..].iter().any(|later| later.holder == hold.holder)
+    };
+    let counted = lasting.iter().enumerate().filter(|hold| !is_counted_later(hold));
+    counted.map(|(_, hold)| HoldFields::of(hold)).collect()
+}
+
+impl<'a> HoldFields<'a> {
+    fn of(hold: &'a Hold) -> Self {
+        let (durable, command_id) = match hold.holder {
+            Holder::Lease { durable } => (Some(durable), None),
+            Holder::Command { id } => (None, Some(id)),
+            Holder::Transfer | Holder::Logs => (None, None),
+        };
+        // Only a lease can be released by its id.
+        let lease_id = hold.id.as_ref().filter(|_| durable.is_some()).map(|id| Shown(id as &dyn Display));
+        let (kind, until) = (hold.holder.as_str(), Time(hold.until));
+        Self { kind, lease_id, durable, command_id, until }
+    }
+}
+
 /// Whether nobody uses it, and how that is known.
 #[derive(Serialize)]
 struct Idle {
@@ -110,6 +150,8 @@ impl Idle {
     fn of(sandbox: &Sandbox, now: Timestamp) -> Self {
         if sandbox.held_until.is_some_and(|held| now < held) {
             Idle { is: false, because: "leased" }
+        } else if sandbox.status != Status::Paused && sandbox.held_by.iter().any(|hold| now < hold.until) {
+            Idle { is: false, because: "in_use" }
         } else if sandbox.status == Status::Paused {
             Idle { is: true, because: "paused" }
         } else if now < sandbox.idle_expires_at() {
@@ -143,7 +185,7 @@ pub(super) mod tests {
             chat,
             agent: agent.parse().expect("an agent"),
             workspace: None,
-            volume: HostPath::from_canonical(Path::new("/data")).expect("a path"),
+            volume: Some(HostPath::from_canonical(Path::new("/data")).expect("a path")),
             profile: "default".parse().expect("a name"),
             image: "base".into(),
             snapshot: None,
@@ -159,6 +201,7 @@ pub(super) mod tests {
             expires_at: Timestamp::MAX_UTC,
             idle_timeout: Duration::from_secs(60),
             held_until: None,
+            held_by: Vec::new(),
             durable_leases: Vec::new(),
         }
     }
@@ -206,5 +249,23 @@ pub(super) mod tests {
         assert_eq!(ending(&sandbox, 301), (json!("9999-12-31T23:59:59.999Z"), json!("expired"), paused));
         sandbox.expires_at = NOON;
         assert_eq!(ending(&sandbox, 0).1, json!("expired"));
+    }
+
+    #[test]
+    fn holders_are_named_with_their_deadlines_while_they_last() {
+        let mut sandbox = sandbox(1, "a");
+        assert_eq!(written(&sandbox, NOON)["held_by"], json!([]));
+        let hold =
+            |holder, seconds| Hold { id: Some(LeaseId::random()), holder, until: NOON + TimeDelta::seconds(seconds) };
+        let lease = hold(Holder::Lease { durable: true }, 90);
+        let (watched, attached) = (hold(Holder::Command { id: 7 }, 30), hold(Holder::Command { id: 7 }, 60));
+        sandbox.held_by = vec![lease, watched, attached, hold(Holder::Transfer, 10)];
+        let command = json!({ "kind": "command", "command_id": 7, "until": "2024-02-29T12:01:00.000Z" });
+        let lease_id = lease.id.expect("an id").to_string();
+        let lease =
+            json!({ "kind": "lease", "lease_id": lease_id, "durable": true, "until": "2024-02-29T12:01:30.000Z" });
+        let fields = written(&sandbox, NOON + TimeDelta::seconds(20));
+        assert_eq!(fields["held_by"], json!([lease, command]));
+        assert_eq!(fields["idle"]["because"], "in_use");
     }
 }

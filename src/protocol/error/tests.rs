@@ -81,6 +81,9 @@ fn failures_with_a_kind_of_their_own_get_it() {
     let image = told(StartFailure::Engine(EngineError::ImageNotFound { image: "base:1".into() }));
     assert_eq!((image.kind, image.retryable), (Kind::ImageNotFound, false));
     assert_eq!(image.details["image"], "base:1");
+    assert!(
+        image.message.ends_with("; `sandboxctl image pull base:1` gets it; `image build` and `image refresh` make one")
+    );
 
     let not_ready =
         StartFailure::NotReady { limit: Duration::from_millis(1500), last: "refused".into(), log_tail: vec![] };

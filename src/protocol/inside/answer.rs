@@ -1,14 +1,14 @@
 //! What is told of work inside a sandbox.
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use chrono::DateTime;
+use rustix::process::Signal;
 use sandbox_init::codec::Bytes;
 use sandbox_init::wire::{CommandFacts, Ending, Entry, Facts, FileKind, How, Usage};
 use sandboxd_actors::clock::Timestamp;
 use serde::Serialize;
 
 use super::CommandId;
+use crate::protocol::content::Kept;
 use crate::protocol::text::Time;
 
 /// How a command ended, with what was kept of its output.
@@ -17,7 +17,9 @@ pub struct Ended {
     pub command_id: CommandId,
     #[serde(flatten)]
     pub end: End,
+    #[serde(skip)]
     pub stdout: Printed,
+    #[serde(skip)]
     pub stderr: Printed,
     /// Bytes that were printed while nobody listened, and were too many to be kept.
     pub missed: u64,
@@ -29,6 +31,7 @@ impl Ended {
         match (self.end.exit_code, self.end.signal) {
             (Some(0), _) => None,
             _ if self.end.timed_out => Some("it took too long".to_owned()),
+            _ if self.end.oom_killed => Some("the sandbox ran out of memory".to_owned()),
             (Some(code), _) => match self.stderr.last_line() {
                 Some(line) => Some(format!("it ended with code {code}: {line}")),
                 None => Some(format!("it ended with code {code}")),
@@ -45,27 +48,30 @@ pub struct End {
     signal: Option<i32>,
     timed_out: bool,
     killed: bool,
+    /// By the kernel, because the sandbox's memory limit was reached.
+    oom_killed: bool,
     /// In seconds.
     duration: f64,
 }
 
 impl From<&Ending> for End {
     fn from(ending: &Ending) -> Self {
-        let (exit_code, signal) = match ending.how {
-            How::Code { code } => (Some(code), None),
-            How::Signal { signal } => (None, Some(signal)),
+        let (exit_code, signal, oom_killed) = match ending.how {
+            How::Code { code } => (Some(code), None, false),
+            How::Signal { signal } => (None, Some(signal), false),
+            How::OutOfMemory {} => (None, Some(Signal::KILL.as_raw()), true),
+            How::CodeOutOfMemory { code } => (Some(code), None, true),
         };
         let Ending { timed_out, killed, duration, .. } = *ending;
-        Self { exit_code, signal, timed_out, killed, duration: duration as f64 / 1e6 }
+        Self { exit_code, signal, timed_out, killed, oom_killed, duration: duration as f64 / 1e6 }
     }
 }
 
 /// One of a command's outputs.
-#[derive(Debug, Default, Serialize)]
+#[derive(Debug, Default)]
 pub struct Printed {
-    /// Null where it was streamed, or is not UTF-8.
-    text: Option<String>,
-    base64: Option<String>,
+    /// Absent where it was streamed.
+    kept: Option<Kept>,
     /// All that was printed, told or not.
     bytes: u64,
     truncated: bool,
@@ -73,25 +79,29 @@ pub struct Printed {
 
 impl Printed {
     /// `kept` is absent where the output was streamed.
-    pub fn of(kept: Option<Vec<u8>>, bytes: u64, truncated: bool) -> Self {
-        let (text, base64) = written(kept);
-        Self { text, base64, bytes, truncated }
+    pub fn of(kept: Option<Kept>, bytes: u64, truncated: bool) -> Self {
+        Self { kept, bytes, truncated }
     }
 
-    /// Where most programs say what is wrong. Of a long one, the beginning.
+    /// Where most programs say why they failed. Of a long one, the beginning.
     fn last_line(&self) -> Option<String> {
-        let line = self.text.as_ref()?.lines().rfind(|line| !line.trim().is_empty())?;
-        Some(line.trim().chars().take(200).collect())
+        self.kept.as_ref()?.last_line()
+    }
+
+    fn trailing(&mut self, name: &str) -> Trailing {
+        let Self { kept, bytes, truncated } = std::mem::take(self);
+        let opening = format!(r#""{name}":{{"bytes":{bytes},"truncated":{truncated},"#);
+        Trailing { opening, content: kept, closing: "}" }
     }
 }
 
-/// As text where it is UTF-8, else in base64.
-fn written(bytes: Option<Vec<u8>>) -> (Option<String>, Option<String>) {
-    match bytes.map(String::from_utf8) {
-        None => (None, None),
-        Some(Ok(text)) => (Some(text), None),
-        Some(Err(error)) => (None, Some(STANDARD.encode(error.as_bytes()))),
-    }
+/// A part of an answer that is written bit by bit, behind all other fields: `text` and `base64`, one of them null.
+#[derive(Debug)]
+pub struct Trailing {
+    pub opening: String,
+    /// Absent where it was streamed; then both are null.
+    pub content: Option<Kept>,
+    pub closing: &'static str,
 }
 
 #[derive(Debug, Serialize)]
@@ -194,8 +204,8 @@ pub struct Files {
 
 #[derive(Debug, Serialize)]
 pub struct ReadFile {
-    text: Option<String>,
-    base64: Option<String>,
+    #[serde(skip)]
+    content: Option<Kept>,
     /// Told, from the offset on.
     bytes: u64,
     #[serde(flatten)]
@@ -204,9 +214,8 @@ pub struct ReadFile {
 
 impl ReadFile {
     /// `content` is absent where it was streamed.
-    pub fn of(content: Option<Vec<u8>>, bytes: u64, file: FileFields) -> Self {
-        let (text, base64) = written(content);
-        Self { text, base64, bytes, file }
+    pub fn of(content: Option<Kept>, bytes: u64, file: FileFields) -> Self {
+        Self { content, bytes, file }
     }
 }
 
@@ -278,4 +287,17 @@ pub enum InsideAnswer {
     Logged(Logged),
     Stats(Box<Stats>),
     Done(Done),
+}
+
+impl InsideAnswer {
+    /// Takes out the parts that may be long.
+    pub fn trailing(&mut self) -> Vec<Trailing> {
+        match self {
+            InsideAnswer::Ended(ended) => vec![ended.stdout.trailing("stdout"), ended.stderr.trailing("stderr")],
+            InsideAnswer::Read(read) => {
+                vec![Trailing { opening: String::new(), content: read.content.take(), closing: "" }]
+            }
+            _ => Vec::new(),
+        }
+    }
 }

@@ -29,7 +29,7 @@ fn a_whole_create_is_understood() {
     let Ok(Call::Create(create)) = call else { panic!("{call:?}") };
     assert_eq!(create.chat.to_string(), CHAT);
     assert_eq!(create.workspace.expect("given").to_string(), "8f14e45f-ceea-467f-9a36-dcc2b7c0f3a1");
-    assert_eq!(create.volume, "/v");
+    assert_eq!(create.volume.as_deref(), Some("/v"));
     assert_eq!(create.environment.iter().collect::<Vec<_>>(), [("A", "1")]);
     assert_eq!((create.ttl, create.idle_timeout), (Some(Duration::from_millis(500)), Some(Duration::from_secs(60))));
 }
@@ -121,11 +121,16 @@ fn keeping_and_watching_have_their_defaults_and_wrong_fields_are_named() {
 #[test]
 fn a_page_has_its_bounds() {
     let list = |params: Value| Call::parse(Method::SandboxList, Some(&params.to_string()));
-    assert_eq!(list(json!({})), Ok(Call::List { after: None, limit: DEFAULT_PAGE }));
+    assert_eq!(list(json!({})), Ok(Call::List { after: None, limit: DEFAULT_PAGE, filter: Filter::default() }));
     let after = Some(CHAT.parse().expect("a UUID"));
-    assert_eq!(list(json!({ "limit": 1000, "after": CHAT })), Ok(Call::List { after, limit: MAX_PAGE }));
+    let last = Call::List { after, limit: MAX_PAGE, filter: Filter::default() };
+    assert_eq!(list(json!({ "limit": 1000, "after": CHAT })), Ok(last));
     for limit in [json!(0), json!(1001), json!(-1), json!(1.5), json!("1"), json!(u64::MAX)] {
         assert_eq!(named_field(list(json!({ "limit": limit }))), "limit");
     }
     assert_eq!(named_field(list(json!({ "after": "x" }))), "after");
+    let wrong = [("profile", ""), ("agent_id", " "), ("workspace_id", "x"), ("status", "asleep")];
+    for (field, value) in wrong {
+        assert_eq!(named_field(list(json!({ field: value }))), field);
+    }
 }

@@ -1,6 +1,7 @@
 //! Code: a command that the profile of the sandbox knows how to make of it.
 
 use sandboxd_actors::ids::ChatId;
+use sandboxd_actors::sandbox::Holder;
 
 use super::exec::Held;
 use super::{Desk, Turn};
@@ -12,9 +13,10 @@ use crate::protocol::inside::{Code, Exec, Input, MAX_ARGUMENTS};
 
 impl Desk<'_> {
     pub(super) async fn run_code(&self, chat: ChatId, code: Code, turn: Option<Turn>) -> Result<InsideAnswer, Error> {
-        let held = Held::take(self.sandboxes, chat, self.max_lease).await?;
+        let id = self.steering.new_command();
+        let held = Held::take(self.sandboxes, chat, Holder::Command { id }, self.max_lease).await?;
         let outcome = match command(self.languages, &held, code) {
-            Ok(exec) => self.run(chat, self.steering.new_command(), exec, &held, turn).await,
+            Ok(exec) => self.run(chat, id, exec, &held, turn).await,
             Err(error) => Err(error),
         };
         held.release().await;

@@ -5,8 +5,8 @@ use std::time::Duration;
 use sandbox_init::codec::Bytes;
 use sandbox_init::wire::{Control, Ending, Event, Request, Run, Size};
 use sandboxd_actors::chat::events::Lease;
-use sandboxd_actors::ids::{ChatId, LeaseId};
-use sandboxd_actors::sandbox::Sandbox;
+use sandboxd_actors::ids::ChatId;
+use sandboxd_actors::sandbox::{Holder, Sandbox};
 use sandboxd_actors::sandboxes::Sandboxes;
 use tokio_util::sync::CancellationToken;
 
@@ -14,14 +14,25 @@ use super::keeping::keep;
 use super::steering::{Steer, Wheel};
 use super::{Barrier, Desk, ENGINE_FAILED, Turn, gone, of_command, unexpected};
 use crate::interiors::conversation::{Conversation, ConversationError, Listening, Said, Speaking};
+use crate::protocol::content::Kept;
 use crate::protocol::error::{Error, Kind};
 use crate::protocol::inside::answer::{Ended, InsideAnswer, Printed, Started};
 use crate::protocol::inside::{CommandId, DEFAULT_OUTPUT, Exec, Input, Output, whole_characters};
 use crate::protocol::notification::Notification;
+use crate::server::memory::Reservation;
 use crate::server::outbox::Closed;
 
 /// How long the end of a command that was killed is waited for.
 const KILL_LIMIT: Duration = Duration::from_secs(5);
+
+/// Output that is kept without being counted, of both streams together.
+const FREE_OUTPUT: usize = 16 << 10;
+
+/// Memory for more output is reserved in steps.
+const MORE_OUTPUT: usize = 64 << 10;
+
+/// How long a command waits for memory for its output.
+const MEMORY_PATIENCE: Duration = Duration::from_secs(15);
 
 impl Desk<'_> {
     pub(super) async fn exec(
@@ -31,10 +42,10 @@ impl Desk<'_> {
         barrier: Option<Barrier>,
         turn: Option<Turn>,
     ) -> Result<InsideAnswer, Error> {
-        let held = Held::take(self.sandboxes, chat, self.max_lease).await?;
         let id = self.steering.new_command();
+        let held = Held::take(self.sandboxes, chat, Holder::Command { id }, self.max_lease).await?;
         if let Some(barrier) = &barrier {
-            barrier.runs_as(id);
+            barrier.runs_as(held.sandbox.session, id);
         }
         let outcome = self.run(chat, id, exec, &held, turn).await;
         if let Some(barrier) = barrier {
@@ -70,7 +81,7 @@ impl Desk<'_> {
             detached,
         };
         let mut conversation = entrance.converse(&Request::Run { command }).await?;
-        match conversation.listening.event().await {
+        match conversation.started().await {
             Ok(Event::Started { .. }) => {}
             Err(ConversationError::Failed(failure)) if failure.errno != ENGINE_FAILED => {
                 let reason = String::from_utf8_lossy(&failure.message.0).into_owned();
@@ -91,7 +102,7 @@ impl Desk<'_> {
     }
 
     pub(super) async fn attach(&self, chat: ChatId, id: CommandId, output: Output) -> Result<InsideAnswer, Error> {
-        let held = Held::take(self.sandboxes, chat, self.max_lease).await?;
+        let held = Held::take(self.sandboxes, chat, Holder::Command { id }, self.max_lease).await?;
         // Before whoever follows it now is sent away.
         let barrier = self.syncs.barrier(chat, id);
         let outcome = async {
@@ -208,7 +219,7 @@ async fn steer(wheel: &mut Wheel<'_>, speaking: &mut Speaking, input: Input) -> 
     }
     loop {
         let _ = match wheel.turned().await {
-            Steer::Input { bytes, end } => {
+            Steer::Input { bytes, end, memory: _memory } => {
                 let sent = speaking.data(&bytes).await;
                 if end { speaking.end().await } else { sent }
             }
@@ -227,21 +238,28 @@ pub(super) struct Told<'a> {
     streams: [Stream; 2],
     /// Not kept while nobody listened.
     missed: u64,
+    /// For what is kept for the answer.
+    memory: Reservation,
+    /// There was no more memory: nothing more is kept.
+    is_cut: bool,
 }
 
 #[derive(Default)]
 struct Stream {
     bytes: u64,
     told: usize,
-    /// Kept for the answer, or the beginning of a character whose rest has not come yet.
-    kept: Vec<u8>,
+    /// Kept for the answer.
+    kept: Kept,
+    /// The beginning of a character whose rest has not come yet.
+    begun: Vec<u8>,
 }
 
 const NAMES: [&str; 2] = ["stdout", "stderr"];
 
 impl<'a> Told<'a> {
     pub(super) fn new(command: Option<CommandId>, output: Output, desk: &'a Desk<'a>) -> Self {
-        Self { command, output, desk, streams: Default::default(), missed: 0 }
+        let (streams, memory) = Default::default();
+        Self { command, output, desk, streams, missed: 0, memory, is_cut: false }
     }
 
     async fn listen(&mut self, listening: &mut Listening) -> Result<Ending, Stop> {
@@ -268,12 +286,11 @@ impl<'a> Told<'a> {
         let stream = &mut self.streams[which];
         stream.bytes += bytes.len() as u64;
         let bytes = &bytes[..bytes.len().min(self.output.limit - stream.told)];
-        stream.told += bytes.len();
         if !self.output.stream {
-            stream.kept.extend_from_slice(bytes);
-            return Ok(());
+            return self.keep(which, bytes).await;
         }
-        let mut joined = std::mem::take(&mut stream.kept);
+        stream.told += bytes.len();
+        let mut joined = std::mem::take(&mut stream.begun);
         let bytes = if joined.is_empty() {
             bytes
         } else {
@@ -281,8 +298,31 @@ impl<'a> Told<'a> {
             &joined
         };
         let (whole, rest) = bytes.split_at(whole_characters(bytes));
-        stream.kept = rest.to_vec();
+        stream.begun = rest.to_vec();
         self.notify(which, whole).await
+    }
+
+    /// Keeps output for the answer. While there is no memory, the command waits; after a while it goes on without its
+    /// output being kept, since commands that wait for each other's memory would wait for ever.
+    async fn keep(&mut self, which: usize, bytes: &[u8]) -> Result<(), Stop> {
+        let kept: usize = self.streams.iter().map(|stream| stream.kept.len()).sum();
+        let wanted = (kept + bytes.len()).saturating_sub(FREE_OUTPUT);
+        if wanted > self.memory.bytes() && !self.is_cut {
+            let more = (wanted - self.memory.bytes()).max(MORE_OUTPUT);
+            match tokio::time::timeout(MEMORY_PATIENCE, self.desk.reserve_either(more)).await {
+                Ok(memory) => self.memory.add(memory.map_err(|_| Stop::Gone)?),
+                Err(_) => {
+                    tracing::warn!("output of a command is cut off, as there is no memory to keep it in");
+                    self.is_cut = true;
+                }
+            }
+        }
+        if !self.is_cut {
+            let stream = &mut self.streams[which];
+            stream.told += bytes.len();
+            stream.kept.extend_from_slice(bytes);
+        }
+        Ok(())
     }
 
     /// All of it, told or not.
@@ -301,7 +341,7 @@ impl<'a> Told<'a> {
         if !self.output.stream {
             return Ok(());
         }
-        let rest = std::mem::take(&mut self.streams[which].kept);
+        let rest = std::mem::take(&mut self.streams[which].begun);
         self.notify(which, &rest).await
     }
 
@@ -315,41 +355,58 @@ impl<'a> Told<'a> {
 
     fn printed(self) -> [Printed; 2] {
         let streamed = self.output.stream;
-        self.streams.map(|Stream { bytes, told, mut kept }| {
+        if self.memory.bytes() > 0 {
+            self.desk.hold(self.memory);
+        }
+        self.streams.map(|Stream { bytes, told, mut kept, .. }| {
             let truncated = (told as u64) < bytes;
             if truncated {
                 // The limit may have cut a character in two.
-                kept.truncate(whole_characters(&kept));
+                kept.cut_to_whole_characters();
             }
             Printed::of((!streamed).then_some(kept), bytes, truncated)
         })
     }
 }
 
-/// Holds the sandbox open for as long as somebody works in it.
+/// Work under way in a sandbox. It counts as activity; the sandbox's absolute end comes all the same.
 pub(super) struct Held<'a> {
     sandboxes: &'a Sandboxes,
     pub(super) sandbox: Sandbox,
-    lease: Lease,
+    /// Absent for a caller that may only look.
+    lease: Option<Lease>,
 }
 
 impl<'a> Held<'a> {
-    pub(super) async fn take(sandboxes: &'a Sandboxes, chat: ChatId, longest: Duration) -> Result<Self, Error> {
-        let lease = Lease { id: LeaseId::random(), duration: longest, durable: false };
+    pub(super) async fn take(
+        sandboxes: &'a Sandboxes,
+        chat: ChatId,
+        holder: Holder,
+        longest: Duration,
+    ) -> Result<Self, Error> {
+        let lease = Lease::of_work(longest, holder);
         let sandbox = sandboxes.lease(chat, lease).await?;
-        Ok(Self { sandboxes, sandbox, lease })
+        Ok(Self { sandboxes, sandbox, lease: Some(lease) })
+    }
+
+    /// For a caller that may only look: the sandbox may end meanwhile.
+    pub(super) fn unheld(sandboxes: &'a Sandboxes, sandbox: Sandbox) -> Self {
+        Self { sandboxes, sandbox, lease: None }
     }
 
     /// However long it takes.
     pub(super) async fn keep(&self) -> std::convert::Infallible {
+        let Some(lease) = self.lease else { return std::future::pending().await };
         loop {
-            tokio::time::sleep(self.lease.duration / 2).await;
+            tokio::time::sleep(lease.duration / 2).await;
             // A sandbox that has ended ends the conversation, too.
-            let _ = self.sandboxes.lease(self.sandbox.chat, self.lease).await;
+            let _ = self.sandboxes.lease(self.sandbox.chat, lease).await;
         }
     }
 
     pub(super) async fn release(self) {
-        let _ = self.sandboxes.release(self.sandbox.chat, self.lease.id).await;
+        if let Some(lease) = self.lease {
+            let _ = self.sandboxes.release(self.sandbox.chat, lease.id).await;
+        }
     }
 }

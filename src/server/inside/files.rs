@@ -3,17 +3,25 @@
 use std::convert::Infallible;
 
 use sandbox_init::codec::Bytes;
-use sandbox_init::wire::{Entry, Event, Failure, Request};
+use sandbox_init::wire::{Entry, Event, Facts, Failure, Request};
 use sandboxd_actors::ids::ChatId;
 
 use super::steering::Steer;
-use super::{Desk, ENGINE_FAILED, gone, unexpected};
+use super::{Desk, ENGINE_FAILED, TOO_MANY_STREAMS, gone, unexpected};
 use crate::interiors::conversation::{Conversation, ConversationError, Said};
+use crate::protocol::content::Kept;
 use crate::protocol::error::{Error, Kind};
 use crate::protocol::inside::answer::{Done, FileFields, Files, InsideAnswer, ReadFile};
 use crate::protocol::inside::file_reason::FileReason;
 use crate::protocol::inside::{Inside, MAX_FILES, whole_characters};
 use crate::protocol::notification::Notification;
+use crate::server::memory::{Holding, ORDINARY};
+
+/// Read of a file before its size is known.
+const FIRST_READ: u64 = 64 << 10;
+
+/// The memory that the largest list of files takes.
+const MAX_LISTING: usize = 16 << 20;
 
 /// Bytes of names and of links' targets that one answer tells.
 const MAX_NAMES: usize = 4 << 20;
@@ -22,10 +30,12 @@ impl Desk<'_> {
     pub(super) async fn file(&self, chat: ChatId, call: Inside) -> Result<InsideAnswer, Error> {
         let bytes = |path: &String| Bytes::from(path.as_str());
         match call {
-            Inside::ReadFile { path, offset, length, stream } => {
+            Inside::ReadFile { path, offset, length, stream: true } => {
                 let conversation = self.ask(chat, Request::Read { path: bytes(&path), offset, length }).await?;
-                let telling = stream.then_some(offset);
-                self.read(conversation, length, telling).await.map_err(|error| of_file(&path, error))
+                self.tell_file(conversation, offset, length).await.map_err(|error| of_file(&path, error))
+            }
+            Inside::ReadFile { path, offset, length, stream: false } => {
+                self.read_file(chat, &path, offset, length).await
             }
             Inside::WriteFile { path, content, mode, parents } => {
                 let request = Request::Write { path: bytes(&path), mode, parents };
@@ -36,10 +46,7 @@ impl Desk<'_> {
                 };
                 written.map_err(|error| of_file(&path, error))
             }
-            Inside::ListFiles { path } => {
-                let conversation = self.ask(chat, Request::ReadDirectory { path: bytes(&path) }).await?;
-                list(conversation).await.map_err(|error| of_file(&path, error))
-            }
+            Inside::ListFiles { path } => self.list_files(chat, &path).await,
             Inside::StatFile { path } => self.simple(chat, Request::Facts { path: bytes(&path) }, &path).await,
             Inside::MakeDirectory { path, mode, parents } => {
                 let request = Request::MakeDirectory { path: bytes(&path), mode, parents };
@@ -76,7 +83,7 @@ impl Desk<'_> {
         self.notify(Notification::Started { command: transfer }).await.map_err(|_| gone())?;
         let receiving = async {
             loop {
-                if let Steer::Input { bytes, end } = wheel.turned().await {
+                if let Steer::Input { bytes, end, memory: _memory } = wheel.turned().await {
                     let _ = speaking.data(&bytes).await;
                     if end {
                         let _ = speaking.end().await;
@@ -93,47 +100,108 @@ impl Desk<'_> {
         }
     }
 
-    /// `telling` is where in the file the caller is to be told of it bit by bit.
-    async fn read(
+    /// Reads a small part first, which needs only memory of the connection's own. Memory for a large file is reserved
+    /// while none of it is held, neither here nor in the sandbox.
+    async fn read_file(&self, chat: ChatId, path: &str, offset: u64, length: u64) -> Result<InsideAnswer, Error> {
+        let entrance = self.interior(&self.visited(chat).await?)?;
+        let read = async |length: u64| {
+            let conversation = entrance.converse(&Request::Read { path: Bytes::from(path), offset, length }).await?;
+            gather(conversation, length).await.map_err(|error| of_file(path, error))
+        };
+        let first = length.min(FIRST_READ);
+        let memory = self.reserve_own(first as usize).await?;
+        let (mut facts, mut content) = read(first).await?;
+        if content.len() as u64 == first && first < length {
+            drop((content, memory));
+            let left = facts.size.saturating_sub(offset);
+            // Some files, such as those of the kernel, do not know their size. Others grow while they are read.
+            let wanted = if left < first { length } else { length.min(left + FIRST_READ) };
+            self.hold(self.reserve(wanted as usize, Holding::Brief).await?);
+            (facts, content) = read(wanted).await?;
+        } else {
+            self.hold(memory);
+        }
+        let bytes = content.len() as u64;
+        Ok(InsideAnswer::Read(Box::new(ReadFile::of(Some(content), bytes, facts.into()))))
+    }
+
+    /// Sends a file bit by bit.
+    async fn tell_file(
         &self,
         mut conversation: Conversation,
+        start: u64,
         length: u64,
-        telling: Option<u64>,
     ) -> Result<InsideAnswer, ConversationError> {
         let Event::Facts { facts } = conversation.listening.event().await? else {
             return Err(ConversationError::Nonsense);
         };
-        let (mut kept, mut read) = (Vec::new(), 0);
+        // The beginning of a character whose rest has not come yet.
+        let (mut begun, mut read) = (Vec::new(), 0);
         loop {
-            let told = match conversation.listening.soon().await? {
+            let joined;
+            let (bytes, is_last) = match conversation.listening.soon().await? {
                 Said::Data(bytes) => {
                     read += bytes.len() as u64;
                     // More than was asked for is not init's doing.
                     if read > length {
                         return Err(ConversationError::Nonsense);
                     }
-                    kept.extend_from_slice(bytes);
-                    false
+                    if begun.is_empty() {
+                        (bytes, false)
+                    } else {
+                        joined = [&begun, bytes].concat();
+                        (joined.as_slice(), false)
+                    }
                 }
-                Said::End => true,
+                Said::End => (begun.as_slice(), true),
                 _ => return Err(ConversationError::Nonsense),
             };
-            if let Some(start) = telling {
-                // At the end, what is left is told as it is.
-                let whole = if told { kept.len() } else { whole_characters(&kept) };
-                let offset = start + read - kept.len() as u64;
-                let rest = kept.split_off(whole);
-                let notified =
-                    kept.is_empty() || self.notify(Notification::Data { offset, bytes: &kept }).await.is_ok();
-                if !notified {
-                    return Err(ConversationError::Broken);
-                }
-                kept = rest;
+            // At the end, what is left is told as it is.
+            let whole = if is_last { bytes.len() } else { whole_characters(bytes) };
+            let offset = start + read - bytes.len() as u64;
+            let (told, rest) = bytes.split_at(whole);
+            if !told.is_empty() && self.notify(Notification::Data { offset, bytes: told }).await.is_err() {
+                return Err(ConversationError::Broken);
             }
-            if told {
-                let content = telling.is_none().then_some(kept);
-                return Ok(InsideAnswer::Read(Box::new(ReadFile::of(content, read, facts.into()))));
+            if is_last {
+                return Ok(InsideAnswer::Read(Box::new(ReadFile::of(None, read, facts.into()))));
             }
+            begun = rest.to_vec();
+        }
+    }
+
+    /// Most directories fit into the memory that every listing has.
+    async fn list_files(&self, chat: ChatId, path: &str) -> Result<InsideAnswer, Error> {
+        let entrance = self.interior(&self.visited(chat).await?)?;
+        let list = async |most: usize| {
+            let conversation = entrance.converse(&Request::ReadDirectory { path: Bytes::from(path) }).await?;
+            list(conversation, most).await.map_err(|error| of_file(path, error))
+        };
+        let mut files = list(ORDINARY).await?;
+        if files.truncated {
+            drop(files);
+            self.hold(self.reserve(MAX_LISTING, Holding::Brief).await?);
+            files = list(MAX_LISTING).await?;
+        }
+        Ok(InsideAnswer::Files(files))
+    }
+}
+
+/// All that init says of a file.
+async fn gather(mut conversation: Conversation, length: u64) -> Result<(Facts, Kept), ConversationError> {
+    let Event::Facts { facts } = conversation.listening.event().await? else {
+        return Err(ConversationError::Nonsense);
+    };
+    let mut content = Kept::default();
+    loop {
+        match conversation.listening.soon().await? {
+            // More than was asked for is not init's doing.
+            Said::Data(bytes) if (content.len() + bytes.len()) as u64 > length => {
+                return Err(ConversationError::Nonsense);
+            }
+            Said::Data(bytes) => content.extend_from_slice(bytes),
+            Said::End => return Ok((facts, content)),
+            _ => return Err(ConversationError::Nonsense),
         }
     }
 }
@@ -159,31 +227,39 @@ fn done(event: Result<Event, ConversationError>) -> Result<InsideAnswer, Convers
     }
 }
 
-async fn list(mut conversation: Conversation) -> Result<InsideAnswer, ConversationError> {
-    let (mut files, mut bytes): (Vec<FileFields>, usize) = (Vec::new(), 0);
+/// Ends early where the list would weigh more than `most`.
+async fn list(mut conversation: Conversation, most: usize) -> Result<Files, ConversationError> {
+    let (mut files, mut names, mut weight): (Vec<FileFields>, usize, usize) = (Vec::new(), 0, 0);
     loop {
         match conversation.listening.soon().await? {
             Said::Event(Event::Entries { entries }) => {
-                bytes += entries.iter().map(in_names).sum::<usize>();
+                names += entries.iter().flat_map(in_names).count();
+                weight += entries.iter().map(weigh).sum::<usize>();
                 files.extend(entries.into_iter().map(FileFields::from));
             }
-            Said::End => return Ok(InsideAnswer::Files(Files { files, truncated: false })),
+            Said::End => return Ok(Files { files, truncated: false }),
             _ => return Err(ConversationError::Nonsense),
         }
-        if files.len() >= MAX_FILES || bytes >= MAX_NAMES {
+        if files.len() >= MAX_FILES || names >= MAX_NAMES || weight >= most {
             files.truncate(MAX_FILES);
-            return Ok(InsideAnswer::Files(Files { files, truncated: true }));
+            return Ok(Files { files, truncated: true });
         }
     }
 }
 
-fn in_names(entry: &Entry) -> usize {
-    entry.name.0.len() + entry.facts.target.as_ref().map_or(0, |target| target.0.len())
+fn in_names(entry: &Entry) -> impl Iterator<Item = &u8> {
+    entry.name.0.iter().chain(entry.facts.target.iter().flat_map(|target| &target.0))
+}
+
+/// About the memory that an entry takes, together with its JSON, in which a control character is six bytes long.
+fn weigh(entry: &Entry) -> usize {
+    const FIELDS: usize = 384;
+    FIELDS + in_names(entry).map(|byte| if byte.is_ascii_control() { 7 } else { 2 }).sum::<usize>()
 }
 
 pub(super) fn of_file(path: &str, error: ConversationError) -> Error {
     let ConversationError::Failed(Failure { errno, message }) = error else { return unexpected(Err(error)) };
-    if errno == ENGINE_FAILED {
+    if [ENGINE_FAILED, TOO_MANY_STREAMS].contains(&errno) {
         return unexpected(Err(ConversationError::Failed(Failure { errno, message })));
     }
     let message = String::from_utf8_lossy(&message.0).into_owned();

@@ -1,43 +1,71 @@
-//! Commands that run on while nobody is attached: they, too, keep their sandbox from being idle.
+//! Commands that run on detached: they keep their sandbox from counting as idle, and never past its absolute end.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustix::io::Errno;
 use sandbox_init::wire::{Event, Request};
 use sandboxd_actors::chat::events::Lease;
-use sandboxd_actors::ids::{ChatId, LeaseId};
-use sandboxd_actors::sandbox::Status;
+use sandboxd_actors::ids::ChatId;
+use sandboxd_actors::sandbox::{Holder, Status};
 use sandboxd_actors::sandboxes::Sandboxes;
 
 use crate::interiors::Entrance;
+use crate::interiors::conversation::ConversationError;
 use crate::protocol::inside::CommandId;
 
-/// How often it is looked whether a command still runs. Idle time counts from the look that finds it ended.
+/// How often the hold of a running command is renewed.
+const RENEW: Duration = Duration::from_secs(10);
+
+/// How often an older init, which cannot be asked to tell of a command's end, is asked whether it still runs.
 const LOOK: Duration = Duration::from_secs(2);
 
-/// Long enough to outlast a look that takes its time.
+/// Long enough to outlast a renewal that takes its time.
 const HOLD: Duration = Duration::from_secs(30);
 
-/// Holds the sandbox open until the command has ended. To be waited for before anybody is told that it runs on: taken later,
-/// the lease would let a sandbox go on that was paused since.
+/// Counts the command as activity until it has ended. To be waited for before anybody is told that it runs on: taken later,
+/// the hold would let a sandbox go on that was paused since.
 pub(super) async fn keep(sandboxes: Sandboxes, entrance: Arc<dyn Entrance>, chat: ChatId, command: CommandId) {
-    let lease = Lease { id: LeaseId::random(), duration: HOLD, durable: false };
+    let lease = Lease::of_work(HOLD, Holder::Command { id: command });
     if sandboxes.lease(chat, lease).await.is_err() {
         return;
     }
     tokio::spawn(async move {
-        loop {
-            tokio::time::sleep(LOOK).await;
-            until_awake(&sandboxes, chat).await;
-            match running(&*entrance).await {
-                Some(commands) if !commands.contains(&command) => break,
-                Some(_) if sandboxes.lease(chat, lease).await.is_err() => break,
-                None if !is_paused(&sandboxes, chat).await => break,
-                _ => {}
-            }
+        tokio::select! {
+            () = ended(&sandboxes, &*entrance, chat, command) => {}
+            () = renew(&sandboxes, chat, lease) => {}
         }
         let _ = sandboxes.release(chat, lease.id).await;
     });
+}
+
+/// Renews the hold until the sandbox has ended.
+async fn renew(sandboxes: &Sandboxes, chat: ChatId, lease: Lease) {
+    loop {
+        tokio::time::sleep(RENEW).await;
+        until_awake(sandboxes, chat).await;
+        if sandboxes.lease(chat, lease).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Waits for the end of the command, or until init cannot be asked any more. Init tells of it by itself.
+async fn ended(sandboxes: &Sandboxes, entrance: &dyn Entrance, chat: ChatId, command: CommandId) {
+    let Ok(mut conversation) = entrance.converse(&Request::Await { id: command }).await else { return };
+    match conversation.listening.next_event().await {
+        Err(ConversationError::Failed(failure)) if failure.errno != Errno::SRCH.raw_os_error() => {}
+        _ => return,
+    }
+    loop {
+        tokio::time::sleep(LOOK).await;
+        until_awake(sandboxes, chat).await;
+        match running(entrance).await {
+            Some(commands) if !commands.contains(&command) => return,
+            None if !is_paused(sandboxes, chat).await => return,
+            _ => {}
+        }
+    }
 }
 
 /// Does so for every command that an earlier run of the service has left running in the sandbox.

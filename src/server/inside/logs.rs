@@ -7,23 +7,28 @@ use sandboxd_actors::engine::EngineError;
 use sandboxd_actors::engine::logs::{EngineLogs, LogRange, LogStream};
 use sandboxd_actors::ids::ChatId;
 use sandboxd_actors::outcome::SandboxError;
+use sandboxd_actors::sandbox::Holder;
 
 use super::exec::{Held, Told};
 use super::{Desk, gone};
 use crate::protocol::error::{Error, Kind};
 use crate::protocol::inside::Output;
 use crate::protocol::inside::answer::{InsideAnswer, Logged};
+use crate::server::access::Role;
 
 impl Desk<'_> {
     pub(super) async fn logs(&self, chat: ChatId, range: LogRange) -> Result<InsideAnswer, Error> {
-        let sandbox = self.sandboxes.get(chat).await?.ok_or(SandboxError::NotFound { chat })?;
+        let sandbox = self.sandboxes.find(chat).await?;
         let gone = SandboxError::NotRunning { chat, status: sandbox.status };
         let container = sandbox.container.ok_or_else(|| gone.clone())?;
         let pieces = self.engine.logs(&container, range).await.map_err(|error| match error {
             EngineError::NoSuchContainer { .. } => Error::from(gone),
             error => error.into(),
         })?;
-        let held = if range.follow { self.held_if_running(chat).await? } else { None };
+        let held = match (range.follow, self.role) {
+            (true, Role::Full) => self.held_if_running(chat).await?,
+            _ => None,
+        };
         let outcome = self.tell_logs(pieces, held.as_ref()).await;
         if let Some(held) = held {
             held.release().await;
@@ -33,7 +38,7 @@ impl Desk<'_> {
 
     /// One that does not run has nothing to be held for.
     async fn held_if_running(&self, chat: ChatId) -> Result<Option<Held<'_>>, Error> {
-        match Held::take(self.sandboxes, chat, self.max_lease).await {
+        match Held::take(self.sandboxes, chat, Holder::Logs, self.max_lease).await {
             Ok(held) => Ok(Some(held)),
             Err(error) if matches!(error.kind, Kind::SandboxNotRunning | Kind::SandboxNotFound) => Ok(None),
             Err(error) => Err(error),

@@ -4,8 +4,6 @@ use std::time::Duration;
 
 use sandbox_init::wire::{Event, Request, Usage};
 use sandboxd_actors::ids::ChatId;
-use sandboxd_actors::outcome::SandboxError;
-use sandboxd_actors::sandbox::Status;
 
 use super::{Desk, gone, unexpected};
 use crate::protocol::error::{Error, Kind};
@@ -40,10 +38,7 @@ impl Desk<'_> {
     }
 
     async fn usage(&self, chat: ChatId) -> Result<Usage, Error> {
-        let sandbox = self.sandboxes.get(chat).await?.ok_or(SandboxError::NotFound { chat })?;
-        if sandbox.status != Status::Running {
-            return Err(SandboxError::NotRunning { chat, status: sandbox.status }.into());
-        }
+        let sandbox = self.running(chat).await?;
         let conversation = self.interior(&sandbox)?.converse(&Request::Usage {}).await?;
         match tokio::time::timeout(LOOK_LIMIT, conversation.answer()).await {
             Ok(Ok(Event::Usage { usage })) => Ok(usage),

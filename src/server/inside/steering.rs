@@ -11,6 +11,7 @@ use tokio::sync::mpsc;
 use super::no_such_command;
 use crate::protocol::error::Error;
 use crate::protocol::inside::CommandId;
+use crate::server::memory::Reservation;
 
 /// Messages that wait for a command which takes no input.
 const WAITING: usize = 4;
@@ -24,8 +25,16 @@ pub struct Steering {
 
 #[derive(Debug)]
 pub(super) enum Steer {
-    Input { bytes: Vec<u8>, end: bool },
-    Resize { rows: u16, columns: u16 },
+    Input {
+        bytes: Vec<u8>,
+        end: bool,
+        /// Held until the bytes are handed on.
+        memory: Option<Reservation>,
+    },
+    Resize {
+        rows: u16,
+        columns: u16,
+    },
 }
 
 impl Default for Steering {
@@ -97,8 +106,8 @@ pub(super) struct Hand {
 
 impl Hand {
     /// Waits while the command does not take its input.
-    pub(super) async fn input(self, bytes: Vec<u8>, end: bool) -> Result<(), Error> {
-        self.send(Steer::Input { bytes, end }).await
+    pub(super) async fn input(self, bytes: Vec<u8>, end: bool, memory: Option<Reservation>) -> Result<(), Error> {
+        self.send(Steer::Input { bytes, end, memory }).await
     }
 
     pub(super) async fn resize(self, rows: u16, columns: u16) -> Result<(), Error> {

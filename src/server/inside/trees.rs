@@ -6,6 +6,7 @@
 use sandbox_init::codec::Bytes;
 use sandbox_init::wire::{Event, Request};
 use sandboxd_actors::ids::ChatId;
+use sandboxd_actors::sandbox::Holder;
 
 use super::exec::Held;
 use super::files::of_file;
@@ -14,10 +15,14 @@ use crate::interiors::conversation::{Conversation, ConversationError, Said};
 use crate::protocol::error::{Error, Kind};
 use crate::protocol::inside::answer::{InsideAnswer, Tree};
 use crate::protocol::notification::Notification;
+use crate::server::access::Role;
 
 impl Desk<'_> {
     pub(super) async fn read_tree(&self, chat: ChatId, path: &str) -> Result<InsideAnswer, Error> {
-        let held = Held::take(self.sandboxes, chat, self.max_lease).await?;
+        let held = match self.role {
+            Role::Full => Held::take(self.sandboxes, chat, Holder::Transfer, self.max_lease).await?,
+            Role::ReadOnly => Held::unheld(self.sandboxes, self.running(chat).await?),
+        };
         let reading = async {
             let request = Request::ReadTree { path: Bytes::from(path) };
             let conversation = self.interior(&held.sandbox)?.converse(&request).await?;
@@ -34,7 +39,7 @@ impl Desk<'_> {
     }
 
     pub(super) async fn write_tree(&self, chat: ChatId, path: &str, parents: bool) -> Result<InsideAnswer, Error> {
-        let held = Held::take(self.sandboxes, chat, self.max_lease).await?;
+        let held = Held::take(self.sandboxes, chat, Holder::Transfer, self.max_lease).await?;
         let writing = async {
             let request = Request::WriteTree { path: Bytes::from(path), parents };
             let conversation = self.interior(&held.sandbox)?.converse(&request).await?;

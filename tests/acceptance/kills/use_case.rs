@@ -73,7 +73,7 @@ impl UseCase {
         let answer = match self {
             UseCase::Create | UseCase::Claim | UseCase::Replace => service.try_call("sandbox.create", chat).await,
             UseCase::Renew => {
-                service.try_call("sandbox.renew", json!({ "chat_id": chat.chat_id(), "ttl": 9000 })).await
+                service.try_call("sandbox.renew", json!({ "chat_id": chat.chat_id(), "ttl": 90_000 })).await
             }
             UseCase::Pause => service.try_call("sandbox.pause", id).await,
             UseCase::Delete => service.try_call("sandbox.delete", id).await,
@@ -126,7 +126,7 @@ impl UseCase {
                     assert_eq!(time(&answer["expires_at"]), to_the_millisecond(kept.expires_at));
                 }
                 is_there(next, chat, kept).await;
-                let again = json!({ "chat_id": chat.chat_id(), "ttl": 9000 });
+                let again = json!({ "chat_id": chat.chat_id(), "ttl": 90_000 });
                 let renewed = next.call("sandbox.renew", again).await.expect("renewed");
                 assert!(time(&renewed["expires_at"]) > time(&before.as_ref().expect("created")["expires_at"]));
             }

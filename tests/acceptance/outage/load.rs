@@ -195,7 +195,7 @@ impl Caller {
 
     async fn renew(&mut self, index: usize) {
         let mut params = self.of(index);
-        params["ttl"] = json!(900);
+        params["ttl"] = json!(90_000);
         let answer = self.without_the_engine("sandbox.renew", params).await;
         match (&self.accounts[index].session, answer) {
             (Some(session), Ok(sandbox)) => assert_eq!(session, &sandbox["session_id"]),

@@ -43,6 +43,7 @@ impl Machine {
             matches!(state.trim(), "running" | "degraded").then_some(())
         })
         .await;
+        machine.run("systemd-sysusers sandboxd.conf").await;
         machine.run("systemctl start docker && docker load --quiet --input /image.tar").await;
         machine
     }
@@ -98,11 +99,12 @@ impl Drop for Machine {
 /// Lays out what the machine has beyond this host's files.
 async fn furnish(directory: &Path, config: &str) {
     let (files, programs) = (directory.join("files"), directory.join("programs"));
-    for place in
-        [files.join("etc/sandboxd"), files.join("etc/systemd/system"), files.join("srv/volumes/v"), programs.clone()]
-    {
-        std::fs::create_dir_all(place).expect("a directory");
+    for place in ["etc/sandboxd", "etc/systemd/system", "etc/sysusers.d", "srv/volumes/v"] {
+        std::fs::create_dir_all(files.join(place)).expect("a directory");
     }
+    std::fs::create_dir(&programs).expect("a directory");
+    std::fs::write(files.join("etc/sysusers.d/sandboxd.conf"), super::files::unit("sandboxd.sysusers.conf"))
+        .expect("written");
     std::fs::write(files.join("etc/sandboxd/sandboxd.toml"), config).expect("written");
     for unit in super::files::UNITS {
         std::fs::write(files.join("etc/systemd/system").join(unit), super::files::unit(unit)).expect("written");

@@ -8,16 +8,18 @@ use ractor::ActorRef;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
-use super::{Message, State};
+use super::{Answer, Message, State};
+use crate::chat::Place;
 use crate::chat::events::{Event, LaunchFailure, Remains};
 use crate::chat::launch::{launch, relaunch};
 use crate::chat::pausing::{pause, unpause};
 use crate::chat::snapshot;
 use crate::chat::teardown::stop;
 use crate::clock::Timestamp;
+use crate::engine::turns::{Lane, Party};
 use crate::engine::{EngineError, Operation};
 use crate::ids::{ContainerId, Generation, SessionId};
-use crate::outcome::StartFailure;
+use crate::outcome::{NotPurged, SandboxError, StartFailure};
 use crate::reconciler;
 use crate::request::CreateRequest;
 use crate::sandbox::Sandbox;
@@ -33,8 +35,8 @@ impl State {
     }
 
     pub(super) fn stop(&mut self, myself: &ActorRef<Message>, generation: Generation, container: ContainerId) {
-        let world = Arc::clone(&self.world);
-        let stop = async move { stop(&world, &container).await };
+        let (world, place) = (Arc::clone(&self.world), self.place());
+        let stop = async move { stop(&world, &container, place).await };
         self.run(myself, "stop", stop, move |outcome| Event::Stopped {
             generation,
             result: outcome.unwrap_or_else(|defect| Err(defect.during(Operation::Stop))),
@@ -48,10 +50,10 @@ impl State {
         container: ContainerId,
         operation: Operation,
     ) {
-        let world = Arc::clone(&self.world);
+        let (world, place) = (Arc::clone(&self.world), self.place());
         let switch = async move {
             match operation {
-                Operation::Pause => pause(&world, &container).await,
+                Operation::Pause => pause(&world, &container, place).await,
                 _ => unpause(&world, &container).await,
             }
         };
@@ -68,9 +70,9 @@ impl State {
         sandbox: Sandbox,
         label: Option<SnapshotLabel>,
     ) {
-        let (world, span) = (Arc::clone(&self.world), self.span("tidy_up"));
+        let (world, place, span) = (Arc::clone(&self.world), self.place(), self.span("tidy_up"));
         let commit = async move {
-            let result = snapshot::take(&world, &sandbox, label).await;
+            let result = snapshot::take(&world, &sandbox, label, place).await;
             if result.is_ok() {
                 // Not a task of the actor: it goes on when the actor has nothing left to own.
                 tokio::spawn(async move { snapshot::tidy_up(&world, &sandbox).await }.instrument(span));
@@ -81,6 +83,13 @@ impl State {
             generation,
             result: outcome.unwrap_or_else(|defect| Err(defect.during(Operation::Commit))),
         });
+    }
+
+    /// Where the chat waits to end, pause or keep what it has.
+    pub(super) fn place(&self) -> Place {
+        let lane = if self.lifecycle.is_expiring() { Lane::Expiry } else { Lane::Request };
+        let sandbox = self.lifecycle.sandbox().expect("a chat without a sandbox has nothing to end");
+        Place { lane, party: Party::owning(sandbox) }
     }
 
     pub(super) fn relaunch(&mut self, myself: &ActorRef<Message>, generation: Generation, sandbox: Sandbox) {
@@ -107,7 +116,11 @@ impl State {
         let cancelled = CancellationToken::new();
         self.launching = Some((generation, cancelled.clone()));
         let (world, root, myself) = (Arc::clone(&self.world), self.root.clone(), myself.clone());
+        let purging = self.purging.clone();
         let work = async move {
+            if let Some(purging) = purging {
+                purging.cancelled().await;
+            }
             let launch = launch(&world, &root, &request, session, created_at, &cancelled);
             let (result, straggler) = AssertUnwindSafe(launch).catch_unwind().await.unwrap_or_else(|panic| {
                 let failure = StartFailure::Defect(Defect::from_panic(panic).0);
@@ -121,6 +134,34 @@ impl State {
             }
         };
         self.tasks.spawn(work.instrument(self.span("launch")));
+    }
+
+    /// Removes the chat's directory. A create that comes later in the mailbox waits for it; one that came before keeps the
+    /// directory.
+    pub(super) fn purge(&mut self, myself: &ActorRef<Message>, answer: Answer<bool>) {
+        let chat = self.chat;
+        if !self.lifecycle.is_idle() {
+            return drop(answer.send(Err(SandboxError::NotPurged { chat, why: NotPurged::InUse })));
+        }
+        let over = CancellationToken::new();
+        let before = self.purging.replace(over.clone());
+        let (world, myself) = (Arc::clone(&self.world), myself.clone());
+        let work = async move {
+            let over = over.drop_guard();
+            if let Some(before) = before {
+                before.cancelled().await;
+            }
+            let removed = world.directories.remove(chat).await;
+            match &removed {
+                Ok(true) => tracing::info!(chat.id = %chat, "chat directory removed"),
+                Ok(false) => {}
+                Err(error) => tracing::warn!(chat.id = %chat, %error, "chat directory not removed"),
+            }
+            let _ = answer.send(removed.map_err(|error| SandboxError::NotPurged { chat, why: error.into() }));
+            drop(over);
+            let _ = myself.cast(Message::Purged);
+        };
+        self.tasks.spawn(work.instrument(self.span("purge")));
     }
 
     pub(super) fn cancel_launch(&mut self, generation: Generation) {

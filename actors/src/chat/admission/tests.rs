@@ -22,7 +22,8 @@ struct Facts {
     agent_differs: bool,
     /// Of the sandbox, and the one that the request gives.
     workspaces: [Option<u8>; 2],
-    volume_differs: bool,
+    /// Of the sandbox, and the one that the request names.
+    volumes: [Option<u8>; 2],
     profile_differs: bool,
     profile_named: bool,
     now: i64,
@@ -70,31 +71,34 @@ fn facts() -> impl Strategy<Value = Facts> {
         1 => Just(Has::RemovalWithSuccessor),
     ];
     let differs = || prop::bool::weighted(0.2);
-    let flags = (differs(), differs(), differs(), any::<bool>());
+    let flags = (differs(), differs(), any::<bool>());
     let workspaces = [prop::option::of(0u8..2), prop::option::weighted(0.3, 0u8..2)];
+    let volumes = [prop::option::weighted(0.8, 0u8..1), prop::option::weighted(0.6, 0u8..2)];
     let held = prop::option::weighted(0.3, 0i64..100);
     let on_expire = prop::sample::select(vec![OnExpire::Delete, OnExpire::Stop, OnExpire::Pause]);
     let times = (0i64..100, 0i64..110, 0i64..100, 1i64..100, held, 1i64..100, 0i64..20);
-    (has, flags, workspaces, times, on_expire).prop_map(|(has, flags, workspaces, times, on_expire)| {
-        let (agent_differs, volume_differs, profile_differs, profile_named) = flags;
-        let (now, seen_at, used_at, ends_at, held_until, idle_timeout, trust) = times;
-        Facts {
-            has,
-            agent_differs,
-            workspaces,
-            volume_differs,
-            profile_differs,
-            profile_named,
-            now,
-            seen_at,
-            used_at,
-            ends_at,
-            held_until,
-            idle_timeout,
-            trust,
-            on_expire,
-        }
-    })
+    (has, flags, workspaces, volumes, times, on_expire).prop_map(
+        |(has, flags, workspaces, volumes, times, on_expire)| {
+            let (agent_differs, profile_differs, profile_named) = flags;
+            let (now, seen_at, used_at, ends_at, held_until, idle_timeout, trust) = times;
+            Facts {
+                has,
+                agent_differs,
+                workspaces,
+                volumes,
+                profile_differs,
+                profile_named,
+                now,
+                seen_at,
+                used_at,
+                ends_at,
+                held_until,
+                idle_timeout,
+                trust,
+                on_expire,
+            }
+        },
+    )
 }
 
 impl Facts {
@@ -108,8 +112,10 @@ impl Facts {
             [of_sandbox, given] if of_sandbox == given => {}
             _ => differing.push("workspace_id"),
         }
-        if self.volume_differs {
-            differing.push("volume_host_path");
+        match self.volumes {
+            [_, None] => {}
+            [of_sandbox, named] if of_sandbox == named => {}
+            _ => differing.push("volume_host_path"),
         }
         if self.profile_differs && self.profile_named {
             differing.push("profile");
@@ -163,9 +169,7 @@ impl Facts {
         if self.agent_differs {
             request.agent = "another".parse().unwrap();
         }
-        if self.volume_differs {
-            request.volume = HostPath::from_canonical(Path::new("/data/another")).unwrap();
-        }
+        request.volume = self.volumes[1].map(volume);
         if self.profile_differs {
             Arc::make_mut(&mut request.profile).name = "another".parse().unwrap();
         }
@@ -179,7 +183,7 @@ impl Facts {
             chat: request.chat,
             agent: request.agent,
             workspace: self.workspaces[0].map(workspace),
-            volume: request.volume,
+            volume: self.volumes[0].map(volume),
             profile: request.profile.name.clone(),
             image: request.profile.image.clone(),
             snapshot: None,
@@ -195,6 +199,7 @@ impl Facts {
             expires_at: at(self.ends_at),
             idle_timeout: seconds(self.idle_timeout),
             held_until: self.held_until.map(at),
+            held_by: Vec::new(),
             durable_leases: Vec::new(),
         }
     }
@@ -245,6 +250,10 @@ impl Facts {
 
 fn workspace(number: u8) -> WorkspaceId {
     WorkspaceId::new(uuid::Uuid::from_u128(number.into()))
+}
+
+fn volume(number: u8) -> HostPath {
+    HostPath::from_canonical(&Path::new("/data").join(number.to_string())).unwrap()
 }
 
 fn at(seconds: i64) -> Timestamp {

@@ -7,6 +7,7 @@ use crate::chat::phase::{Phase, Running};
 use crate::clock::Timestamp;
 use crate::engine::EngineError;
 use crate::outcome::SandboxError;
+use crate::profile::ReadinessCheck;
 use crate::sandbox::{Reason, Sandbox, Status};
 
 impl Lifecycle {
@@ -52,13 +53,22 @@ impl Lifecycle {
     /// Goes on with a sandbox that was found while serving.
     pub(super) fn take_over(&mut self, sandbox: Sandbox, now: Timestamp) {
         self.publish(&sandbox, None);
-        self.resume(sandbox, now);
+        // Its container was seen, and its own service was not: the first create probes that.
+        let seen_at = if self.is_probed(&sandbox) { Timestamp::MIN_UTC } else { now };
+        self.resume(sandbox, seen_at);
+    }
+
+    /// Whether a look at the container alone does not tell that the sandbox is well.
+    pub(super) fn is_probed(&self, sandbox: &Sandbox) -> bool {
+        let profile = self.rules.profiles.get(&sandbox.profile);
+        profile.is_some_and(|profile| profile.readiness.check != ReadinessCheck::None)
     }
 
     /// Goes on with a sandbox that engine and journal know of, and that was seen then. Its status says how.
     pub(super) fn resume(&mut self, mut sandbox: Sandbox, seen_at: Timestamp) {
         self.generation = self.generation.next();
         self.leases = Leases::inherited(std::mem::take(&mut sandbox.durable_leases), sandbox.held_until);
+        self.leases.show_on(&mut sandbox, self.rules.max_lease);
         if sandbox.status != Status::Running || sandbox.reason == Reason::Adopted {
             // It may have had another status when it was last written down, or be another than the one that was.
             self.note(&sandbox);

@@ -8,6 +8,7 @@ use crate::chat::events::Effect;
 use crate::chat::leases::Leases;
 use crate::chat::phase::{Phase, Stopping, Switch};
 use crate::clock::Timestamp;
+use crate::ended;
 use crate::engine::EngineError;
 use crate::ids::Generation;
 use crate::profile::OnExpire;
@@ -24,6 +25,21 @@ impl Lifecycle {
     pub fn rearmed(&mut self) -> Vec<Effect> {
         self.rearm();
         std::mem::take(&mut self.effects)
+    }
+
+    /// Whether its time is over and no caller waits for the work that this brings.
+    pub fn is_expiring(&self) -> bool {
+        let at_its_end = |reason| matches!(reason, Reason::Expired | Reason::Idle);
+        match &self.phase {
+            Phase::Running(running) => {
+                let pausing = running.switching.as_ref().is_some_and(|switching| switching.reason == Reason::Idle);
+                running.stopping.is_some() || pausing || self.is_kept_because_it_ends()
+            }
+            Phase::Deleting(deleting) => {
+                at_its_end(deleting.sandbox.reason) && deleting.successor.is_none() && deleting.deleters.is_empty()
+            }
+            _ => self.is_kept_because_it_ends(),
+        }
     }
 
     /// Asks to be told again when the next deadline comes.
@@ -67,7 +83,7 @@ impl Lifecycle {
             Phase::Failed(failed) => match failed.sandbox.expiry(now) {
                 None => self.rearm(),
                 // Its processes have ended already; what is to be kept is its container.
-                Some(reason) if keeps && failed.sandbox.reason != Reason::Vanished => {
+                Some(reason) if keeps && !failed.sandbox.reason.is_of_a_lost_container() => {
                     let sandbox = failed.sandbox.clone();
                     self.rest(sandbox, reason);
                 }
@@ -141,9 +157,11 @@ impl Lifecycle {
 
     /// Keeps the container of a sandbox at its end for a while.
     fn rest(&mut self, mut sandbox: Sandbox, reason: Reason) {
-        self.enter(&mut sandbox, Status::Stopped, reason, None);
+        let message = ended::limit(&sandbox, reason);
+        self.enter(&mut sandbox, Status::Stopped, reason, message);
         self.note(&sandbox);
         self.leases = Leases::default();
+        sandbox.held_by.clear();
         self.phase = Phase::Stopped(Box::new(sandbox));
         self.rearm();
     }

@@ -56,7 +56,7 @@ impl Lifecycle {
         }
         let before = running.promise(leases);
         leases.take(lease, now);
-        if lease.durable {
+        if lease.is_durable() {
             return self.save_change(waiter, before, now);
         }
         self.use_now(now);
@@ -88,11 +88,11 @@ impl Lifecycle {
         self.answer_kept(waiter);
     }
 
-    /// Until then, the sandbox is held by its leases.
+    /// Shows on the sandbox who holds it now, and sets its deadline accordingly.
     fn hold(&mut self) {
-        let until = self.leases.until();
+        let (leases, max_lease) = (self.leases.clone(), self.rules.max_lease);
         if let Some(sandbox) = self.kept() {
-            sandbox.held_until = until;
+            leases.show_on(sandbox, max_lease);
             self.rearm();
         }
     }
@@ -247,7 +247,8 @@ impl Lifecycle {
         {
             let mut leases = self.leases.clone();
             leases.restore(before.leases.clone());
-            (sandbox.expires_at, sandbox.held_until) = (before.expires_at, leases.until());
+            sandbox.expires_at = before.expires_at;
+            leases.show_on(&mut sandbox, self.rules.max_lease);
         }
         Some(sandbox)
     }

@@ -53,7 +53,7 @@ impl Lifecycle {
 
     fn launch_ended(&mut self, mut creating: Creating, result: Result<Launched, LaunchFailure>, now: Timestamp) {
         match result {
-            Ok(Launched::Started { container, endpoint, started_at, launch }) => {
+            Ok(Launched::Started { container, endpoint, started_at, launch, claim }) => {
                 let sandbox = &mut creating.sandbox;
                 sandbox.container = Some(container);
                 sandbox.endpoint = endpoint;
@@ -65,7 +65,8 @@ impl Lifecycle {
                         let promised = Sandbox { status: Status::Running, reason: Reason::Ready, ..sandbox.clone() };
                         let ticket = self.ticket();
                         *saving = Some(ticket);
-                        self.save(ticket, promised);
+                        let sandbox = self.record(promised);
+                        self.effects.push(Effect::Save { ticket, sandbox, claim });
                         self.phase = Phase::Creating(Box::new(creating));
                     }
                     Origin::Restart { attempt, waiting } => {

@@ -135,8 +135,11 @@ impl Lifecycle {
     }
 
     fn be_switched(&mut self, switch: Switch, reason: Reason, now: Timestamp) {
+        let is_probed = self.sandbox().is_some_and(|sandbox| self.is_probed(sandbox));
         let Phase::Running(running) = &mut self.phase else { return };
-        running.verified_at = now;
+        if switch == Switch::Pause || !is_probed {
+            running.verified_at = now;
+        }
         running.pause_again_at = None;
         if switch == Switch::Resume {
             // Its idle time begins anew, or it would be over at once.

@@ -8,7 +8,7 @@ use crate::chat::events::{Effect, LaunchFailure, Launched, Remains, Reply, Reque
 use crate::chat::leases::Leases;
 use crate::chat::phase::{Creating, Deleting, Origin, Phase, RemovalStep, Successor};
 use crate::clock::Timestamp;
-use crate::engine::EngineError;
+use crate::ended;
 use crate::ids::{Generation, SessionId};
 use crate::outcome::{Deletion, Outcome, RemovalError, SandboxError, StartFailure};
 use crate::request::CreateRequest;
@@ -27,6 +27,7 @@ impl Lifecycle {
             self.note(&sandbox);
         }
         self.leases = Leases::default();
+        sandbox.held_by.clear();
         self.phase = Phase::Deleting(Box::new(Deleting {
             sandbox,
             deleters: Vec::new(),
@@ -86,15 +87,20 @@ impl Lifecycle {
             Phase::Failed(failed) => failed.sandbox,
             other => unreachable!("nothing to remove in {other:?}"),
         };
-        self.enter(&mut sandbox, Status::Deleting, reason, None);
+        let message = match sandbox.status {
+            Status::Stopped => sandbox.message.take(),
+            _ => ended::limit(&sandbox, reason),
+        };
+        self.enter(&mut sandbox, Status::Deleting, reason, message);
         self.note(&sandbox);
         self.effects.push(Effect::Disarm);
         self.failed_snapshots = Failures::default();
         self.start_removal(sandbox, graceful, true);
     }
 
-    pub(super) fn start_removal(&mut self, sandbox: Sandbox, graceful: bool, recorded: bool) {
+    pub(super) fn start_removal(&mut self, mut sandbox: Sandbox, graceful: bool, recorded: bool) {
         self.leases = Leases::default();
+        sandbox.held_by.clear();
         self.phase = Phase::Deleting(Box::new(Deleting {
             sandbox,
             deleters: Vec::new(),
@@ -124,14 +130,14 @@ impl Lifecycle {
         }
     }
 
-    pub(super) fn torn_down(&mut self, generation: Generation, result: Result<(), EngineError>, now: Timestamp) {
+    pub(super) fn torn_down(&mut self, generation: Generation, result: Result<(), RemovalError>, now: Timestamp) {
         if generation != self.generation {
             return;
         }
         match std::mem::replace(&mut self.phase, Phase::Absent) {
             Phase::Deleting(deleting) if deleting.step == RemovalStep::Removing => match result {
                 Ok(()) => self.removal_done(*deleting, now),
-                Err(error) => self.removal_failed(*deleting, error.into()),
+                Err(error) => self.removal_failed(*deleting, error),
             },
             other => self.phase = other,
         }

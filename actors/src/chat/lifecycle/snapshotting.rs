@@ -53,6 +53,13 @@ pub(super) struct Failures {
 }
 
 impl Lifecycle {
+    /// Whether the commit under way is for its end, and not for a caller.
+    pub(super) fn is_kept_because_it_ends(&self) -> bool {
+        self.committing.as_ref().is_some_and(|committing| {
+            matches!(committing.purpose, Purpose::End { .. }) && committing.waiting.is_empty()
+        })
+    }
+
     pub(super) fn snapshot(&mut self, waiter: WaiterId, label: Option<SnapshotLabel>, now: Timestamp) {
         let error = match &self.phase {
             Phase::Running(running) if running.switching.is_some() => {
@@ -88,7 +95,7 @@ impl Lifecycle {
 
     /// Whether there is something to be kept.
     pub(super) fn has_container(&self) -> bool {
-        let there = |sandbox: &Sandbox| sandbox.container.is_some() && sandbox.reason != Reason::Vanished;
+        let there = |sandbox: &Sandbox| sandbox.container.is_some() && !sandbox.reason.is_of_a_lost_container();
         self.sandbox().is_some_and(there)
     }
 

@@ -30,11 +30,15 @@ use crate::labels::SessionLabels;
 use crate::outcome::{Death, NotSaved};
 use crate::profile::{OnExpire, Restart};
 use crate::request::tests::request;
+use crate::sandbox::{Hold, Holder};
 use crate::snapshot::{Parent, Snapshot, SnapshotOrigin};
 use disk::{Disk, no_room};
 use stage::{DiskIs, Stage};
 
 const TRUST: Duration = Duration::from_secs(2);
+
+/// How far past its absolute deadline leases hold a sandbox.
+const MAX_LEASE: Duration = Duration::from_secs(2 * 3600);
 
 fn rules() -> Rules {
     rules_with(OnExpire::Delete, Restart::Never)
@@ -45,7 +49,7 @@ fn rules_with(on_expire: OnExpire, restart: Restart) -> Rules {
     let changed = Arc::make_mut(&mut profile);
     (changed.on_expire, changed.restart) = (on_expire, restart);
     let profiles = BTreeMap::from([(profile.name.clone(), profile)]);
-    Rules { trust: TRUST, profiles: Arc::new(profiles), max_leases: 4 }
+    Rules { trust: TRUST, profiles: Arc::new(profiles), max_leases: 4, max_lease: MAX_LEASE }
 }
 
 fn noon() -> Timestamp {

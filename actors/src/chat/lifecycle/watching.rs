@@ -72,6 +72,13 @@ impl Lifecycle {
                 self.replay(waiting, now);
                 return self.check_again();
             }
+            // A sandbox that no create asks for is left alone: its service may be busy, and the next create looks again.
+            Liveness::Unhealthy(_) if waiting.is_empty() || running.stopping.is_some() => {
+                self.note_switch(&Liveness::Alive, now);
+                self.replay(waiting, now);
+                return self.check_again();
+            }
+            Liveness::Unhealthy(why) => (Reason::Unhealthy, Some(why)),
             Liveness::Ended(death) => match running.stopping {
                 None => (death.reason(), Some(death.to_string())),
                 // It ended because it was told to, and whoever told it will say so.
@@ -81,7 +88,10 @@ impl Lifecycle {
                     return self.replay(waiting, now);
                 }
             },
-            Liveness::Vanished => (Reason::Vanished, Some("its container was removed by somebody else".to_owned())),
+            Liveness::Vanished => {
+                let message = "its container was removed past the service: the engine says that it was destroyed";
+                (Reason::RemovedExternally, Some(message.to_owned()))
+            }
         };
         waiting.extend(running.take_waiting());
         let restarts = running.restarts_so_far(now);

@@ -13,6 +13,8 @@ pub enum Fault {
     Fail(EngineError),
     /// It is done, but the caller is told otherwise.
     DoThenFail(EngineError),
+    /// Nothing is done, and the caller is told that it was.
+    FalseSuccess,
     /// Never answers, never does it.
     Hang,
     Delay(Duration),
@@ -26,6 +28,11 @@ pub enum Fault {
 impl Fault {
     pub fn unreachable() -> Self {
         Fault::Fail(EngineError::Unreachable { message: "connection refused".into() })
+    }
+
+    /// The call is not carried out, and the caller cannot know.
+    pub fn broken_off() -> Self {
+        Fault::Fail(EngineError::Interrupted { message: "connection reset".into() })
     }
 
     /// The call is carried out, and the answer is lost.

@@ -56,6 +56,22 @@ fn what_is_too_old_or_of_a_rebuilt_image_is_not_handed_out_but_retired() {
 }
 
 #[test]
+fn a_drained_pool_gives_up_what_it_has_and_wants_no_more_until_it_is_filled() {
+    let (free, coming) = (slot(after(0)), slot(after(1)));
+    let mut shelf = with(targets(2), std::slice::from_ref(&free));
+    shelf.coming(coming.id);
+    shelf.hint(None, Duration::from_secs(60), after(1));
+    shelf.drain();
+    assert_eq!((shelf.target(), shelf.hints()), (0, 0));
+    assert_eq!(shelf.retire(after(2)), [(free, Retired::Surplus)]);
+    shelf.came(coming.clone());
+    assert_eq!(shelf.retire(after(2)), [(coming, Retired::Surplus)], "one that was on its way goes as well");
+    assert!(!shelf.wants(after(2)));
+    shelf.fill();
+    assert!(shelf.wants(after(2)) && shelf.target() == 2);
+}
+
+#[test]
 fn a_successor_is_started_before_a_slot_is_too_old() {
     let (old, new) = (slot(after(0)), slot(after(901)));
     let mut shelf = with(targets(1), std::slice::from_ref(&old));

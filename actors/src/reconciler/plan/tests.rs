@@ -39,7 +39,7 @@ fn labels(of: ChatId, session: SessionId, created_at: Timestamp) -> SessionLabel
         session,
         agent: "agent".parse().unwrap(),
         workspace: None,
-        volume: HostPath::from_canonical(Path::new("/data")).unwrap(),
+        volume: Some(HostPath::from_canonical(Path::new("/data")).unwrap()),
         port: 8080,
         profile: "default".parse().unwrap(),
         spec_hash: "0".into(),
@@ -74,6 +74,7 @@ fn record(of: ChatId, session: SessionId, status: Status) -> Sandbox {
         last_activity_at: now() - TimeDelta::seconds(7),
         expires_at: now() + TimeDelta::hours(7),
         held_until: Some(now() + TimeDelta::hours(1)),
+        held_by: Vec::new(),
         durable_leases: vec![("5a1f3c8e-2b7d-4e90-8c46-d1e7f9b0a352".parse().unwrap(), now() + TimeDelta::hours(1))],
         ..found(running).sandbox(now())
     }
@@ -262,7 +263,8 @@ fn while_the_journal_is_new_a_live_container_is_adopted_from_its_labels() {
         let status = if state == ContainerState::Paused { Status::Paused } else { Status::Running };
         assert_eq!((sandbox.status, sandbox.reason), (status, Reason::Adopted));
         let labels = labels(chat(1), session(1), now() - GRACE);
-        assert_eq!((sandbox.session, sandbox.expires_at), (labels.session, labels.expires_at));
+        let full = now() + (labels.expires_at - labels.created_at);
+        assert_eq!((sandbox.session, sandbox.expires_at), (labels.session, full), "it may have been renewed");
         assert_eq!(sandbox.last_activity_at, now(), "rather too late an end than too early a one");
     }
 }

@@ -11,6 +11,8 @@ use tokio::sync::watch;
 pub(crate) enum Behaviour {
     Ready,
     Refuse,
+    /// The host itself cannot ask.
+    Fail,
     /// Does not answer while it behaves so.
     Hang,
 }
@@ -52,7 +54,8 @@ impl TestProbe {
         let answers = behaviour.wait_for(|behaviour| *behaviour != Behaviour::Hang).await.map(|answers| *answers);
         match answers {
             Ok(Behaviour::Ready) => Ok(()),
-            _ => Err(NotReady("connection refused".into())),
+            Ok(Behaviour::Fail) => Err(NotReady::NotTried("too many open files".into())),
+            _ => Err(NotReady::Refused("connection refused".into())),
         }
     }
 }

@@ -4,11 +4,12 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use async_trait::async_trait;
+use sandboxd_actors::claims::Claim;
 use sandboxd_actors::container::Binding;
 use sandboxd_actors::directories::DirectoryError;
 use sandboxd_actors::ids::{SessionId, SlotId};
 use sandboxd_actors::interior::Furnishing;
-use sandboxd_actors::slot::{LateBinding, NotBound, Slot, Slots};
+use sandboxd_actors::slot::{LateBinding, NotBound, Slots};
 use tokio::sync::Semaphore;
 
 #[derive(Clone)]
@@ -72,11 +73,11 @@ impl Slots for TestSlots {
         Ok(())
     }
 
-    fn is_free(&self, slot: SlotId) -> bool {
-        self.inner().free.contains(&slot)
+    async fn is_free(&self, slot: SlotId) -> Result<bool, DirectoryError> {
+        Ok(self.inner().free.contains(&slot))
     }
 
-    fn take(&self, slot: SlotId, session: SessionId) -> Result<(), DirectoryError> {
+    async fn take(&self, slot: SlotId, session: SessionId) -> Result<(), DirectoryError> {
         let mut inner = self.inner();
         assert!(inner.free.remove(&slot), "{slot} is taken twice");
         assert_eq!(inner.taken.insert(session, slot), None, "{session} takes two");
@@ -94,14 +95,14 @@ impl Slots for TestSlots {
         Ok(())
     }
 
-    fn remember(&self, slot: &Slot, session: SessionId, _: &Binding) -> Result<(), DirectoryError> {
+    async fn remember(&self, claim: &Claim) -> Result<(), DirectoryError> {
         let mut inner = self.inner();
-        assert_eq!(inner.taken.get(&session), Some(&slot.id));
-        inner.remembered.insert(slot.id);
+        assert_eq!(inner.taken.get(&claim.session), Some(&claim.slot));
+        inner.remembered.insert(claim.slot);
         Ok(())
     }
 
-    fn open_again(&self, _: SessionId) -> Result<(), NotBound> {
+    async fn open_again(&self, _: SessionId) -> Result<(), NotBound> {
         Ok(())
     }
 
@@ -109,9 +110,9 @@ impl Slots for TestSlots {
         Ok(())
     }
 
-    fn retain(&self, _: &HashSet<SlotId>) {}
+    async fn retain(&self, _: &HashSet<SlotId>) {}
 
-    fn clear(&self, slot: SlotId) {
+    async fn clear(&self, slot: SlotId) {
         let mut inner = self.inner();
         assert!(!inner.remembered.contains(&slot), "{slot} is a chat's");
         inner.free.remove(&slot);

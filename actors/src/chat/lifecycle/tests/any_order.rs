@@ -26,6 +26,8 @@ enum Step {
         duration: Duration,
         durable: bool,
     },
+    /// A command is started, or goes on.
+    Work(Duration),
     Release {
         nth: usize,
     },
@@ -152,10 +154,11 @@ fn callers() -> impl Strategy<Value = Step> {
         2 => Just(Step::Delete),
         2 => Just(Step::DeleteKeeping),
         2 => Just(Step::Snapshot),
-        2 => prop::sample::select(durations).prop_map(Step::Renew),
+        2 => prop::sample::select(durations.clone()).prop_map(Step::Renew),
         1 => Just(Step::Touch),
         2 => Just(Step::Pause),
         2 => lease.prop_map(|(duration, durable)| Step::Lease { duration, durable }),
+        2 => prop::sample::select(durations).prop_map(Step::Work),
         1 => (0usize..4).prop_map(|nth| Step::Release { nth }),
     ]
 }

@@ -54,7 +54,7 @@ fn create_on_a_running_sandbox_returns_it_and_counts_as_activity() {
 fn a_conflict_names_every_field_that_differs_and_starts_nothing() {
     let mut stage = Stage::running();
     let mut other = from_another_agent();
-    other.volume = HostPath::from_canonical(Path::new("/data/another")).unwrap();
+    other.volume = Some(HostPath::from_canonical(Path::new("/data/another")).unwrap());
     let unnamed = stage.create_with(other.clone());
     assert_eq!(stage.conflict(unnamed), ["agent_id", "volume_host_path"]);
 
@@ -63,6 +63,25 @@ fn a_conflict_names_every_field_that_differs_and_starts_nothing() {
     let named = stage.create_with(other);
     assert_eq!(stage.conflict(named), ["agent_id", "volume_host_path", "profile"]);
     stage.assert_nothing_is_open();
+}
+
+#[test]
+fn a_caller_that_names_no_volume_takes_the_sandbox_that_is_there() {
+    let mut stage = Stage::running();
+    let create = stage.create_with(CreateRequest { volume: None, ..request() });
+    assert_eq!(stage.created(create).outcome, Outcome::Reused);
+    assert_eq!(stage.seen().unwrap().volume, request().volume);
+}
+
+#[test]
+fn a_caller_that_names_a_volume_conflicts_with_a_sandbox_that_has_none() {
+    let mut stage = Stage::absent();
+    let create = stage.create_with(CreateRequest { volume: None, ..request() });
+    stage.launch_succeeds();
+    stage.created(create);
+    assert_eq!(stage.seen().unwrap().volume, None);
+    let named = stage.create_with(request());
+    assert_eq!(stage.conflict(named), ["volume_host_path"]);
 }
 
 #[test]

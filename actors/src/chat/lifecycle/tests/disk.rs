@@ -29,7 +29,7 @@ impl Disk {
     /// Takes an effect that is a write; gives any other one back.
     pub(super) fn hand_over(&mut self, effect: Effect) -> Option<Effect> {
         let (entry, ticket) = match effect {
-            Effect::Save { ticket, sandbox } => (Entry::Save(sandbox), Some(ticket)),
+            Effect::Save { ticket, sandbox, .. } => (Entry::Save(sandbox), Some(ticket)),
             Effect::Forget { ticket, session } => (Entry::Forget(session), Some(ticket)),
             Effect::Note(sandbox) => (Entry::Save(sandbox), None),
             Effect::NoteActivity { session, at } => (Entry::Activity(session, at), None),

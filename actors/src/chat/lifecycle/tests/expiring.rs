@@ -237,7 +237,7 @@ fn a_container_that_vanishes_while_it_is_being_stopped_is_a_failure() {
     let mut stage = stopping();
     stage.stirred();
     stage.checked(Liveness::Vanished);
-    assert_eq!(stage.seen().unwrap().reason, Reason::Vanished);
+    assert_eq!(stage.seen().unwrap().reason, Reason::RemovedExternally);
     stage.stop_succeeds();
     assert_eq!(stage.seen().unwrap().status, Status::Failed);
     stage.wait_until_due();
@@ -248,7 +248,7 @@ fn a_container_that_vanishes_while_it_is_being_stopped_is_a_failure() {
 #[test]
 fn what_is_being_stopped_is_not_handed_out_nor_kept() {
     let mut stage = stopping();
-    let held = Lease { id: LeaseId::random(), duration: DAY, durable: false };
+    let held = Lease::of_caller(DAY, false);
     for waiter in [stage.renew(DAY), stage.touch(), stage.lease(held)] {
         let refused = SandboxError::NotRunning { chat: request().chat, status: Status::Stopped };
         assert_eq!(stage.kept_answer(waiter), Err(refused), "its end came first");

@@ -12,7 +12,15 @@ fn at(seconds: u64) -> Timestamp {
 }
 
 fn lease(seconds: u64, durable: bool) -> Lease {
-    Lease { id: LeaseId::random(), duration: Duration::from_secs(seconds), durable }
+    Lease::of_caller(Duration::from_secs(seconds), durable)
+}
+
+fn command(seconds: u64) -> Lease {
+    Lease::of_work(Duration::from_secs(seconds), Holder::Command { id: 7 })
+}
+
+fn held_by(sandbox: &Sandbox) -> Vec<(Holder, Timestamp)> {
+    sandbox.held_by.iter().map(|hold| (hold.holder, hold.until)).collect()
 }
 
 /// With a sandbox that may be idle for so long.
@@ -50,8 +58,10 @@ fn nobody_is_told_of_a_change_before_it_is_on_disk() {
     stage.disk_is(DiskIs::Stuck);
     let renew = stage.renew(HOUR);
     stage.lease(lease(1000, true));
-    let of_connection = stage.lease(lease(500, false));
-    let told = Sandbox { held_until: Some(at(500)), ..before };
+    let passing = lease(500, false);
+    let of_connection = stage.lease(passing);
+    let hold = Hold { id: Some(passing.id), holder: passing.holder, until: at(500) };
+    let told = Sandbox { held_until: Some(at(500)), held_by: vec![hold], ..before };
     assert_eq!(stage.kept(of_connection), told);
     let (touch, create) = (stage.touch(), stage.create());
     assert_eq!(stage.kept(touch), told);
@@ -276,6 +286,79 @@ fn a_lease_holds_off_both_deadlines_and_its_end_counts_as_use() {
     assert_eq!(stage.deadline, Some(at(1060)), "idle time counts from its end");
     stage.wait_until_due();
     assert_eq!(stage.seen().unwrap().reason, Reason::Idle);
+}
+
+#[test]
+fn a_command_holds_off_idleness_but_never_the_absolute_end() {
+    let mut stage = idle_after(60);
+    let running = command(1000);
+    let held = stage.lease(running);
+    let sandbox = stage.kept(held);
+    assert_eq!((sandbox.held_until, held_by(&sandbox)), (None, vec![(running.holder, at(1000))]));
+    assert_eq!(stage.deadline, Some(sandbox.expires_at), "its time to live is absolute");
+    stage.wait(Duration::from_secs(200));
+    let prolonged = stage.lease(running);
+    assert_eq!(held_by(&stage.kept(prolonged)), [(running.holder, at(1200))]);
+    assert_eq!(stage.deadline, Some(sandbox.expires_at));
+    stage.wait_until_due();
+    let ended = stage.seen().unwrap();
+    assert_eq!((ended.reason, ended.held_by), (Reason::Expired, vec![]));
+
+    let mut stage = idle_after(60);
+    stage.renew(HOUR);
+    stage.lease(running);
+    stage.wait(Duration::from_secs(200));
+    stage.release(running.id);
+    assert_eq!(stage.deadline, Some(at(260)), "idle time counts from its end");
+}
+
+#[test]
+fn leases_that_are_taken_again_and_again_end_at_most_the_maximum_past_the_time_to_live() {
+    let mut stage = idle_after(60);
+    let expires_at = stage.seen().unwrap().expires_at;
+    let latest = expires_at + MAX_LEASE;
+    let anew = lease(MAX_LEASE.as_secs(), true);
+    stage.lease(anew);
+    while stage.now + MAX_LEASE / 4 < latest {
+        stage.wait(MAX_LEASE / 4);
+        let (again, another) = (stage.lease(anew), stage.lease(lease(MAX_LEASE.as_secs(), false)));
+        for waiter in [again, another] {
+            let sandbox = stage.kept(waiter);
+            assert!(sandbox.held_until <= Some(latest), "{sandbox:?}");
+            assert!(sandbox.held_by.iter().all(|hold| hold.until <= latest), "{sandbox:?}");
+        }
+        stage.release_all_but(anew.id);
+    }
+    assert_eq!((stage.deadline, stage.seen().unwrap().held_until), (Some(latest), Some(latest)));
+    stage.wait_until_due();
+    assert_eq!(stage.seen().unwrap().reason, Reason::Expired);
+}
+
+#[test]
+fn a_renewal_moves_the_end_that_leases_are_measured_from() {
+    let mut stage = idle_after(60);
+    let held = lease(MAX_LEASE.as_secs(), false);
+    stage.lease(held);
+    stage.wait(MAX_LEASE - Duration::from_secs(60));
+    stage.lease(held);
+    let before = stage.seen().unwrap();
+    assert_eq!(before.held_until, Some(before.expires_at + MAX_LEASE));
+    stage.renew(HOUR);
+    assert_eq!(stage.seen().unwrap().held_until, Some(stage.now + MAX_LEASE), "as long as it was asked for");
+    stage.disk_is(DiskIs::Full);
+    let lost = stage.renew(10 * HOUR);
+    stage.kept_answer(lost).unwrap_err();
+    let sandbox = stage.seen().unwrap();
+    assert!(sandbox.held_until <= Some(sandbox.expires_at + MAX_LEASE));
+}
+
+#[test]
+fn a_durable_lease_from_an_earlier_run_is_held_to_the_maximum() {
+    let far = found(ContainerState::Running).sandbox(noon());
+    let far = Sandbox { held_until: Some(at(1_000_000)), ..far };
+    let latest = far.expires_at + MAX_LEASE;
+    let mut stage = Stage::resuming(far);
+    assert_eq!((stage.deadline, stage.seen().unwrap().held_until), (Some(latest), Some(latest)));
 }
 
 #[test]

@@ -48,7 +48,7 @@ fn only_the_first_try_is_graceful() {
     stage.delete();
     let (generation, _, graceful) = stage.tear_down();
     assert!(graceful);
-    stage.tell(Event::TornDown { generation, result: Err(unreachable()) });
+    stage.tell(Event::TornDown { generation, result: Err(unreachable().into()) });
     stage.retry();
     let (_, _, graceful) = stage.tear_down();
     assert!(!graceful);
@@ -95,7 +95,7 @@ fn a_timer_that_rings_during_a_hurried_try_starts_no_second_one() {
     let (generation, ..) = stage.tear_down();
     stage.retry();
     stage.assert_nothing_is_open();
-    stage.tell(Event::TornDown { generation, result: Err(unreachable()) });
+    stage.tell(Event::TornDown { generation, result: Err(unreachable().into()) });
     assert_eq!(stage.retry(), Duration::from_millis(500), "and the next delay goes on growing");
     stage.tear_down_succeeds();
     stage.assert_idle();

@@ -33,7 +33,7 @@ fn status(stage: &mut Stage) -> (Status, Reason) {
 }
 
 fn lease() -> Lease {
-    Lease { id: LeaseId::random(), duration: Duration::from_secs(60), durable: false }
+    Lease::of_caller(Duration::from_secs(60), false)
 }
 
 #[test]
@@ -168,7 +168,7 @@ fn a_resumption_of_what_has_died_fails_and_the_next_create_replaces_it() {
     stage.unpause_fails();
     assert!(stage.kept_answer(touch).is_err());
     stage.checked(Liveness::Vanished);
-    assert_eq!(status(&mut stage), (Status::Failed, Reason::Vanished));
+    assert_eq!(status(&mut stage), (Status::Failed, Reason::RemovedExternally));
     let create = stage.create();
     stage.tear_down_succeeds();
     stage.launch_succeeds();

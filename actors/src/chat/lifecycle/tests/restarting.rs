@@ -143,7 +143,7 @@ fn a_create_does_not_wait_for_a_restart_that_is_only_planned() {
 #[test]
 fn delete_while_restarting_cancels_it_and_leaves_nothing() {
     let mut stage = Stage::running_under(on_failure());
-    let lease = Lease { id: LeaseId::random(), duration: STEADY, durable: false };
+    let lease = Lease::of_caller(STEADY, false);
     stage.lease(lease);
     stage.dies();
     stage.restart();
@@ -191,7 +191,7 @@ fn a_sandbox_that_vanished_is_not_started_again() {
     let mut stage = Stage::running_under(on_failure());
     stage.stirred();
     stage.checked(Liveness::Vanished);
-    assert_eq!(stage.seen().unwrap().reason, Reason::Vanished);
+    assert_eq!(stage.seen().unwrap().reason, Reason::RemovedExternally);
     stage.assert_nothing_is_open();
 }
 

@@ -63,7 +63,7 @@ fn a_sandbox_that_vanished_is_replaced() {
     let create = stage.create();
     stage.checked(Liveness::Vanished);
     let failed = stage.history.iter().find(|t| t.to == Some(Status::Failed)).unwrap();
-    assert_eq!(failed.sandbox.reason, Reason::Vanished);
+    assert_eq!(failed.sandbox.reason, Reason::RemovedExternally);
     stage.tear_down_succeeds();
     stage.launch_succeeds();
     assert_eq!(stage.created(create).outcome, Outcome::Replaced);
@@ -196,4 +196,31 @@ fn a_listing_is_no_news_to_a_chat_that_has_nothing_running() {
 
 fn another() -> Sighting {
     Sighting { container: ContainerId::new("another"), paused: false }
+}
+
+#[test]
+fn a_sandbox_whose_service_does_not_answer_is_replaced() {
+    let mut stage = unseen_for_a_while();
+    let create = stage.create();
+    stage.checked(Liveness::Unhealthy("its service does not answer: refused".into()));
+    let failed = stage.history.iter().find(|t| t.to == Some(Status::Failed)).unwrap();
+    assert_eq!(failed.sandbox.reason, Reason::Unhealthy);
+    assert_eq!(failed.sandbox.message.as_deref(), Some("its service does not answer: refused"));
+    stage.tear_down_succeeds();
+    stage.launch_succeeds();
+    assert_eq!(stage.created(create).outcome, Outcome::Replaced);
+    stage.assert_nothing_is_open();
+}
+
+#[test]
+fn a_service_that_does_not_answer_ends_no_sandbox_that_no_create_asks_for() {
+    let mut stage = unseen_for_a_while();
+    stage.stirred();
+    stage.checked(Liveness::Unhealthy("busy".into()));
+    assert!(stage.history.iter().all(|t| t.to != Some(Status::Failed)), "{:?}", stage.history);
+    let create = stage.create();
+    assert!(stage.is_waiting(create), "it was not seen to be well");
+    stage.checked(Liveness::Alive);
+    assert_eq!(stage.created(create).outcome, Outcome::Reused);
+    stage.assert_nothing_is_open();
 }

@@ -64,6 +64,8 @@ pub(super) struct World {
     waiting: BTreeMap<WaiterId, Asked>,
     waiters: u64,
     leases: Vec<LeaseId>,
+    /// A caller has asked for a lease at some time.
+    leased: bool,
     /// Every answer that carried a generation.
     past: Vec<(Generation, Event)>,
     /// Every answer of the journal.
@@ -112,6 +114,7 @@ impl World {
             waiting: BTreeMap::new(),
             waiters: 0,
             leases: Vec::new(),
+            leased: false,
             past: Vec::new(),
             past_writes: Vec::new(),
             status: None,
@@ -140,9 +143,15 @@ impl World {
             Step::Touch => self.ask(Asked::Touch),
             Step::Pause => self.ask(Asked::Pause),
             Step::Lease { duration, durable } => {
-                let id = LeaseId::random();
-                self.leases.push(id);
-                self.ask(Asked::Lease(Lease { id, duration, durable }));
+                let lease = Lease::of_caller(duration, durable);
+                self.leases.push(lease.id);
+                self.leased = true;
+                self.ask(Asked::Lease(lease));
+            }
+            Step::Work(duration) => {
+                let lease = Lease::of_work(duration, Holder::Command { id: 1 });
+                self.leases.push(lease.id);
+                self.ask(Asked::Lease(lease));
             }
             Step::Release { nth } => {
                 let lease = self.leases.iter().rev().nth(nth).copied();

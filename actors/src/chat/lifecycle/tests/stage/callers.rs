@@ -73,6 +73,13 @@ impl Stage {
         waiter
     }
 
+    pub(in super::super) fn release_all_but(&mut self, lease: LeaseId) {
+        let held = self.seen().expect("there is a sandbox").held_by;
+        for id in held.into_iter().filter_map(|hold| hold.id).filter(|id| *id != lease) {
+            self.release(id);
+        }
+    }
+
     /// What a get is answered at once.
     pub(in super::super) fn seen(&mut self) -> Option<Sandbox> {
         let get = self.get();

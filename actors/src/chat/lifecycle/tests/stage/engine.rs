@@ -30,7 +30,7 @@ impl Stage {
     pub(in super::super) fn started(&mut self) -> Result<Launched, LaunchFailure> {
         self.containers += 1;
         let container = ContainerId::new(format!("container-{}", self.containers));
-        Ok(Launched::Started { container, endpoint: None, started_at: self.now, launch: Launch::Cold })
+        Ok(Launched::Started { container, endpoint: None, started_at: self.now, launch: Launch::Cold, claim: None })
     }
 
     pub(in super::super) fn launch_fails(&mut self, remains: Remains) {
@@ -67,7 +67,7 @@ impl Stage {
 
     pub(in super::super) fn tear_down_fails(&mut self) {
         let (generation, ..) = self.tear_down();
-        self.tell(Event::TornDown { generation, result: Err(unreachable()) });
+        self.tell(Event::TornDown { generation, result: Err(unreachable().into()) });
     }
 
     /// Lets the oldest timer ring; answers what it was set to.

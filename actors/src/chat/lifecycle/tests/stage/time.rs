@@ -54,7 +54,8 @@ impl Stage {
     pub(in super::super) fn relaunch_succeeds(&mut self) {
         let (generation, sandbox) = self.relaunch();
         let container = sandbox.container.clone().expect("there is something to start again");
-        let started = Launched::Started { container, endpoint: None, started_at: self.now, launch: Launch::Cold };
+        let started =
+            Launched::Started { container, endpoint: None, started_at: self.now, launch: Launch::Cold, claim: None };
         self.tell(Event::Launched { generation, result: Ok(started) });
     }
 

@@ -134,9 +134,13 @@ impl World {
         let failed = |remains| Err(LaunchFailure { failure, remains });
         let result = match (end, made) {
             (LaunchEnd::Succeeds, Some(container)) => match self.holds(&container) {
-                Some(_) => {
-                    Ok(Launched::Started { container, endpoint: None, started_at: self.now, launch: Launch::Cold })
-                }
+                Some(_) => Ok(Launched::Started {
+                    container,
+                    endpoint: None,
+                    started_at: self.now,
+                    launch: Launch::Cold,
+                    claim: None,
+                }),
                 None => {
                     let failure = EngineError::NoSuchContainer { container: container.to_string() }.into();
                     Err(LaunchFailure { failure, remains: Remains::Container(container) })
@@ -160,7 +164,7 @@ impl World {
             self.container.take_if(|container| named.as_ref().is_none_or(|named| *named == container.id));
         }
         let result = if end == End::Succeeds { Ok(()) } else { Err(unreachable()) };
-        self.tell(Event::TornDown { generation, result });
+        self.tell(Event::TornDown { generation, result: result.map_err(Into::into) });
     }
 
     pub(super) fn end_stop(&mut self, end: End) {

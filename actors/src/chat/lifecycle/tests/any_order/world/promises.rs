@@ -160,6 +160,7 @@ impl World {
             Phase::Deleting(_) => Some(Status::Deleting),
         };
         assert_eq!(status, self.status, "what is and what was published differ");
+        self.check_the_absolute_end();
         self.check_the_deadline();
         if self.lifecycle.is_settled() {
             let open = self.launching.is_some() || self.tearing_down.is_some() || self.looking;
@@ -169,6 +170,13 @@ impl World {
             assert!(self.lifecycle.is_settled());
             assert!(self.container.is_none(), "{:?} is forgotten", self.container);
         }
+    }
+
+    /// Only leases put the absolute end off, and only within their maximum.
+    fn check_the_absolute_end(&self) {
+        let Some(sandbox) = self.lifecycle.sandbox() else { return };
+        let latest = if self.leased { sandbox.expires_at + self.rules.max_lease } else { sandbox.expires_at };
+        assert!(sandbox.absolute_end() <= latest, "{sandbox:?} is held past its end");
     }
 
     /// A deadline is set whenever a sandbox runs, rests or has failed, and never later than its end; where there is

@@ -1,41 +1,40 @@
 //! Shows a slot that has become a session's with the session's labels and under its chat's name. An engine cannot change a
-//! container's labels, and takes its time to change a name, so what counts is kept beside the container; whoever reads one
-//! needs to know nothing of that.
+//! container's labels, and takes its time to change a name, so the labels and the name are those of the slot's claim; the
+//! readers of a container need to know nothing of slots.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::claims::Claims;
+use crate::clock::Timestamp;
+use crate::container::ContainerSpec;
+use crate::engine::events::{EngineEvent, EngineEvents, Whose};
+use crate::engine::logs::{EngineLogs, LogRange};
+use crate::engine::{Engine, EngineError, EngineIdentity, NetworkSpec, Observed, SnapshotRemoval};
+use crate::ids::{ChatId, ContainerId, ContainerName, InstanceName, SlotId, SnapshotId};
+use crate::labels;
+use crate::snapshot::{Snapshot, SnapshotOrigin};
 use async_trait::async_trait;
 use futures_util::StreamExt;
-use sandboxd_actors::clock::Timestamp;
-use sandboxd_actors::container::ContainerSpec;
-use sandboxd_actors::engine::events::{EngineEvent, EngineEvents, Whose};
-use sandboxd_actors::engine::logs::{EngineLogs, LogRange};
-use sandboxd_actors::engine::{Engine, EngineError, EngineIdentity, NetworkSpec, Observed, SnapshotRemoval};
-use sandboxd_actors::ids::{ChatId, ContainerId, ContainerName, InstanceName, SlotId, SnapshotId};
-use sandboxd_actors::labels;
-use sandboxd_actors::snapshot::{Snapshot, SnapshotOrigin};
-
-use crate::interiors::InteriorsOnDisk;
 
 pub struct ClaimedLabels {
     inner: Arc<dyn Engine>,
-    interiors: Arc<InteriorsOnDisk>,
+    claims: Arc<Claims>,
 }
 
 impl ClaimedLabels {
-    pub fn around(inner: Arc<dyn Engine>, interiors: Arc<InteriorsOnDisk>) -> Arc<dyn Engine> {
-        Arc::new(Self { inner, interiors })
+    pub fn around(inner: Arc<dyn Engine>, claims: Arc<Claims>) -> Arc<dyn Engine> {
+        Arc::new(Self { inner, claims })
     }
 
     /// The container as it is to be seen, and the name that the engine does not know it by yet, if it does not.
     fn shown(&self, mut container: Observed) -> (Observed, Option<ContainerName>) {
-        let Some(labels) = slot(&container.labels).and_then(|slot| self.interiors.labels_of(slot)) else {
+        let Some(claim) = slot(&container.labels).and_then(|slot| self.claims.of_slot(slot)) else {
             return (container, None);
         };
-        let name = name(&labels);
-        container.labels = labels;
+        let name = name(&claim.labels);
+        container.labels.clone_from(&claim.labels);
         let missing = name.filter(|name| name.as_str() != container.name);
         if let Some(name) = &missing {
             container.name = name.to_string();
@@ -86,9 +85,9 @@ impl Engine for ClaimedLabels {
     async fn inspect(&self, id_or_name: &str) -> Result<Option<Observed>, EngineError> {
         let mut found = self.inner.inspect(id_or_name).await?;
         if found.is_none()
-            && let Some(container) = chat(id_or_name).and_then(|chat| self.interiors.container_of(chat))
+            && let Some(claim) = chat(id_or_name).and_then(|chat| self.claims.of_chat(chat))
         {
-            found = self.inner.inspect(container.as_str()).await?;
+            found = self.inner.inspect(claim.container.as_str()).await?;
         }
         Ok(found.map(|container| self.shown(container).0))
     }
@@ -105,12 +104,9 @@ impl Engine for ClaimedLabels {
     }
 
     async fn watch(&self, instance: &InstanceName) -> Result<EngineEvents, EngineError> {
-        let interiors = Arc::clone(&self.interiors);
+        let claims = Arc::clone(&self.claims);
         let shown = move |whose| match whose {
-            Whose::Slot(slot) => {
-                let chat = interiors.labels_of(slot).and_then(|labels| labels.get(labels::CHAT_ID)?.parse().ok());
-                chat.map_or(whose, Whose::Chat)
-            }
+            Whose::Slot(slot) => claims.of_slot(slot).map_or(whose, |claim| Whose::Chat(claim.chat)),
             Whose::Chat(_) => whose,
         };
         let events = self.inner.watch(instance).await?;

@@ -1,0 +1,69 @@
+//! The directories of chats that have had no sandbox for a long time.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use super::{Sandboxes, ask};
+use crate::clock::Timestamp;
+use crate::directories::DirectoryError;
+use crate::ids::ChatId;
+use crate::outcome::{NotPurged, NotSaved, SandboxError};
+use crate::root;
+
+impl Sandboxes {
+    /// Removes the directories of chats that have had no sandbox for longer than `keep`. Each is removed through its chat,
+    /// so that none goes under a sandbox; one that cannot be removed does not keep the others. Returns how many are gone.
+    pub async fn prune_chat_directories(&self, keep: Duration) -> Result<usize, DirectoryError> {
+        // Before that, a chat without an actor may have a sandbox.
+        if !self.is_listed().await {
+            return Ok(0);
+        }
+        let known = ask(&self.root, |chats| root::Message::Attended { chats }).await.unwrap_or_default();
+        let mut removed = 0;
+        for chat in self.world.directories.list().await? {
+            match self.prune_chat_directory(chat, keep, &known).await {
+                Ok(gone) => removed += usize::from(gone),
+                Err(error) => tracing::warn!(chat.id = %chat, %error, "chat directory could not be pruned"),
+            }
+        }
+        Ok(removed)
+    }
+
+    /// Finishes removals of chat directories that an earlier run of the service has left.
+    pub async fn finish_chat_removals(&self) -> Result<(), DirectoryError> {
+        self.world.directories.finish_removals().await
+    }
+
+    async fn prune_chat_directory(
+        &self,
+        chat: ChatId,
+        keep: Duration,
+        known: &BTreeSet<ChatId>,
+    ) -> Result<bool, SandboxError> {
+        let directories = &self.world.directories;
+        let failed = |error: DirectoryError| SandboxError::NotPurged { chat, why: error.into() };
+        if known.contains(&chat) {
+            // The end of its last session counts, also once the events that tell of it are pruned.
+            directories.mark_used(chat).await.map_err(failed)?;
+            return Ok(false);
+        }
+        let now = self.world.clock.now();
+        let Some(changed_at) = directories.changed_at(chat).await.map_err(failed)? else { return Ok(false) };
+        if !is_due(changed_at, keep, now) {
+            return Ok(false);
+        }
+        let last = self.world.journal.last_events(chat, 1).await;
+        let last = last.map_err(|error| SandboxError::NotSaved { chat, error: NotSaved(error.to_string()) })?;
+        if last.first().is_some_and(|event| !is_due(event.change.at, keep, now)) {
+            return Ok(false);
+        }
+        match self.purge(chat).await {
+            Err(SandboxError::NotPurged { why: NotPurged::InUse, .. }) => Ok(false),
+            purged => purged,
+        }
+    }
+}
+
+fn is_due(used_at: Timestamp, keep: Duration, now: Timestamp) -> bool {
+    (now - used_at).to_std().is_ok_and(|unused| unused >= keep)
+}

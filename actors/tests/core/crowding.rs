@@ -1,0 +1,88 @@
+//! Hundreds of sandboxes that end or start at the same time: the engine is asked for no more at once than it has turns,
+//! and neither kind of work keeps the other, or a caller, from its turn.
+//!
+//! Time is virtual here, so how many others were served first is the same in every run.
+
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use sandboxd_actors::engine::Operation;
+use sandboxd_actors::engine::fake::Fault;
+use sandboxd_actors::outcome::Deletion;
+use sandboxd_actors::profile::OnExpire;
+use sandboxd_actors::request::CreateRequest;
+
+use crate::support::{Service, in_time, request};
+
+const TURNS: usize = 4;
+const MANY: usize = 300;
+
+/// With one turn of each other kind before it, and all turns that were in hand already.
+const SOON: usize = 3 * TURNS;
+
+/// Of an agent of its own, idle after a minute.
+fn of_agent(number: usize) -> CreateRequest {
+    let agent = format!("agent-{number}").parse().expect("a name");
+    CreateRequest { agent, idle_timeout: Some(Duration::from_secs(60)), ..request() }
+}
+
+/// Many sandboxes of different agents have come to their end, and the first of them are being ended.
+async fn crowded(on_expire: OnExpire, slow: Operation) -> Service {
+    let service = Service::ending(TURNS, on_expire).await;
+    for request in (0..MANY).map(of_agent) {
+        service.created(&CreateRequest { profile: service.profile.clone(), ..request }).await;
+    }
+    service.engine.fail_always(slow, Fault::Delay(Duration::from_millis(100)));
+    service.clock.advance(Duration::from_secs(61));
+    in_time(service.engine.reached(slow, 1)).await;
+    service
+}
+
+fn assert_soon(service: &Service, operation: Operation) {
+    let before = service.engine.calls(operation);
+    assert!(before <= SOON, "{before} calls of {operation} came first");
+    assert!(service.engine.most_under_way(operation) <= TURNS);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_create_is_served_soon_amid_hundreds_of_ends() {
+    for (on_expire, slow) in [
+        (OnExpire::Delete, Operation::Stop),
+        (OnExpire::Delete, Operation::Remove),
+        (OnExpire::Stop, Operation::Stop),
+        (OnExpire::Pause, Operation::Pause),
+        (OnExpire::Snapshot, Operation::Commit),
+    ] {
+        let service = crowded(on_expire, slow).await;
+        service.created(&CreateRequest { profile: service.profile.clone(), ..of_agent(MANY) }).await;
+        assert_soon(&service, slow);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_delete_is_served_soon_amid_hundreds_of_ends_of_others() {
+    let service = crowded(OnExpire::Delete, Operation::Remove).await;
+    let mine = CreateRequest { profile: service.profile.clone(), ..of_agent(MANY) };
+    service.created(&mine).await;
+    let before = service.engine.calls(Operation::Remove);
+    assert!(matches!(service.sandboxes.delete(mine.chat).await, Ok(Deletion::Deleted { .. })));
+    let came_first = service.engine.calls(Operation::Remove) - before;
+    assert!(came_first <= SOON, "{came_first} removals came first");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_delete_is_served_soon_amid_hundreds_of_creates_and_all_are_served_in_the_end() {
+    let service = Service::ending(TURNS, OnExpire::Delete).await;
+    let mine = CreateRequest { profile: service.profile.clone(), ..of_agent(MANY) };
+    service.created(&mine).await;
+    service.engine.fail_always(Operation::Create, Fault::Delay(Duration::from_millis(100)));
+    let asked = |number| CreateRequest { profile: service.profile.clone(), ..of_agent(number) };
+    let creates: Vec<_> = (0..MANY).map(|number| service.creating(&asked(number))).collect();
+    in_time(service.engine.reached(Operation::Create, 1 + TURNS)).await;
+    assert!(matches!(service.sandboxes.delete(mine.chat).await, Ok(Deletion::Deleted { .. })));
+    assert_soon(&service, Operation::Create);
+    for created in join_all(creates).await {
+        created.expect("no panic").expect("created");
+    }
+    assert_eq!(service.engine.most_under_way(Operation::Create), TURNS);
+}

@@ -1,0 +1,69 @@
+//! From `[socket]` to who may call: names become numbers, and the socket file gets its group.
+
+use std::path::Path;
+
+use rustix::process::{getegid, geteuid, getgroups};
+
+use super::{ServiceError, setting};
+use crate::config::{Config, Principal};
+use crate::server::access::{Access, Allowed, UnknownAccount};
+use crate::server::accounts::Accounts;
+use crate::server::entry::{DEFAULT_GROUP, Entry, KeptOut};
+use crate::server::listener::SocketOptions;
+
+pub fn allowed(config: &Config) -> Allowed {
+    let names = |principals: &[Principal]| principals.iter().map(ToString::to_string).collect();
+    Allowed {
+        users: names(&config.socket.allow_users),
+        groups: names(&config.socket.allow_groups),
+        read_only_groups: names(&config.socket.read_only_groups),
+    }
+}
+
+pub(super) fn access(config: &Config) -> Result<Access, ServiceError> {
+    let mut rules = allowed(config);
+    rules
+        .groups
+        .extend(group(config, &mut Accounts::of_host()).map_err(setting("socket.group"))?.map(|gid| gid.to_string()));
+    Access::new(&rules, Accounts::of_host()).map_err(|unknown| {
+        let key = match &unknown {
+            UnknownAccount::User(_) => "socket.allow_users",
+            UnknownAccount::Group(name) if rules.groups.contains(name) => "socket.allow_groups",
+            UnknownAccount::Group(_) => "socket.read_only_groups",
+        };
+        setting(key)(unknown)
+    })
+}
+
+pub(super) fn socket_options(config: &Config) -> Result<SocketOptions, ServiceError> {
+    let socket = &config.socket;
+    let gid = group(config, &mut Accounts::of_host()).map_err(setting("socket.group"))?;
+    Ok(SocketOptions { path: socket.path.clone(), mode: socket.mode.bits(), gid })
+}
+
+/// The group of the socket: the configured one or, if the host has it and the service may give files to it, the default one.
+fn group(config: &Config, accounts: &mut Accounts) -> Result<Option<u32>, UnknownAccount> {
+    match &config.socket.group {
+        Some(Principal::Id(gid)) => Ok(Some(*gid)),
+        Some(Principal::Name(name)) => accounts.gid(name).map(Some).ok_or_else(|| UnknownAccount::Group(name.clone())),
+        None => Ok(accounts.gid(DEFAULT_GROUP).filter(|gid| may_give_to(*gid))),
+    }
+}
+
+fn may_give_to(gid: u32) -> bool {
+    let is_ours = |groups: Vec<rustix::process::Gid>| groups.iter().any(|group| group.as_raw() == gid);
+    geteuid().is_root() || getegid().as_raw() == gid || getgroups().is_ok_and(is_ours)
+}
+
+/// Callers that the configuration allows and that the socket, as the service would make it, keeps out.
+pub fn kept_out(config: &Config) -> Vec<KeptOut> {
+    let mut accounts = Accounts::of_host();
+    let gid = group(config, &mut accounts).ok().flatten().unwrap_or_else(|| getegid().as_raw());
+    let entry = Entry { uid: geteuid().as_raw(), gid, mode: config.socket.mode.bits() };
+    entry.kept_out(&allowed(config), &mut accounts)
+}
+
+/// The same of a socket that is there. A socket that cannot be looked at keeps nobody out as far as is known.
+pub(super) fn kept_out_of(socket: &Path, config: &Config) -> Vec<KeptOut> {
+    Entry::of(socket).map(|entry| entry.kept_out(&allowed(config), &mut Accounts::of_host())).unwrap_or_default()
+}

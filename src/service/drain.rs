@@ -1,0 +1,78 @@
+//! Removes the slots that a service left when it ended, without starting one.
+
+use std::sync::Arc;
+
+use sandboxd_actors::claims::Claims;
+use sandboxd_actors::directories::DirectoryError;
+use sandboxd_actors::engine::{Engine, EngineError};
+use sandboxd_actors::ids::{InstanceName, InvalidId};
+use sandboxd_actors::journal::{Journal, JournalError, JournalHandle};
+use sandboxd_actors::labels::SlotLabels;
+use sandboxd_actors::slot::Slots;
+
+use super::{JOURNAL_LIMIT, claims};
+use crate::config::Config;
+use crate::file_system::FileSystem;
+use crate::instance_lock::{InstanceLock, InstanceLockError};
+use crate::interiors::InteriorsOnDisk;
+
+#[derive(Debug, thiserror::Error)]
+pub enum DrainError {
+    #[error("instance.name: {0}")]
+    Instance(#[from] InvalidId),
+    #[error("{0}; `sandboxctl pools drain` asks that service to remove its slots")]
+    Running(InstanceLockError),
+    #[error("state.dir: {0}")]
+    State(#[from] std::io::Error),
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    #[error(transparent)]
+    Slot(#[from] DirectoryError),
+}
+
+/// An instance of which no service runs, or starts as long as this is there.
+pub struct Drain {
+    instance: InstanceName,
+    engine: Arc<dyn Engine>,
+    _lock: InstanceLock,
+}
+
+impl Drain {
+    pub async fn begin(config: &Config, engine: Arc<dyn Engine>) -> Result<Self, DrainError> {
+        let instance: InstanceName = config.instance.name.parse()?;
+        let host = engine.identify().await?.host;
+        let lock = InstanceLock::acquire(&instance, &host).map_err(DrainError::Running)?;
+        Ok(Self { instance, engine, _lock: lock })
+    }
+
+    /// Removes every free slot, and answers how many there were. A slot that was handed out stays: it may be a chat's
+    /// sandbox.
+    pub async fn remove_slots(self, config: &Config, journal: impl Journal) -> Result<usize, DrainError> {
+        let (journal, contents) = JournalHandle::start(journal, JOURNAL_LIMIT, None).await?;
+        let claimed = Arc::new(Claims::default());
+        let file_system = FileSystem::new(&config.state.dir, &config.chats.root)?;
+        let interiors = InteriorsOnDisk::open(&config.state.dir, Arc::clone(&claimed), file_system)?;
+        claims::load(&claimed, &contents, &interiors, &journal).await?;
+        let mut removed = 0;
+        for container in self.engine.list(&self.instance).await? {
+            let Ok(labels) = SlotLabels::decode(&container.labels) else { continue };
+            if claimed.of_slot(labels.slot).is_some() || !interiors.is_free(labels.slot).await? {
+                continue;
+            }
+            self.engine.remove(&container.id).await?;
+            interiors.clear(labels.slot).await;
+            tracing::info!(slot.id = %labels.slot, container.id = %container.id, "slot removed");
+            removed += 1;
+        }
+        journal.stop().await?;
+        Ok(removed)
+    }
+}
+
+impl std::fmt::Debug for Drain {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Drain").field("instance", &self.instance).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,102 @@
+//! A disk without room for the state of the service: it says so, promises nothing, takes nothing away, and goes on by itself
+//! once there is room. The disk is a small file system of its own.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+use crate::create_params::CreateParams;
+use crate::daemon::Daemon;
+use crate::engine::eventually;
+use crate::installation::Installation;
+
+/// A file system in memory, mounted for as long as this is there.
+struct SmallDisk(PathBuf);
+
+impl SmallDisk {
+    fn mount(at: &Path) -> Self {
+        std::fs::create_dir_all(at).expect("a directory");
+        let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", "size=64m", "small"]).arg(at).status();
+        assert!(mounted.expect("mount can be run").success());
+        Self(at.to_owned())
+    }
+
+    fn fill(&self) {
+        let mut file = std::fs::File::create(self.filler()).expect("a file");
+        while file.write_all(&[0; 4096]).is_ok() {}
+    }
+
+    fn free(&self) {
+        std::fs::remove_file(self.filler()).expect("removed");
+    }
+
+    fn filler(&self) -> PathBuf {
+        self.0.join("filler")
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("--lazy").arg(&self.0).status();
+    }
+}
+
+impl Daemon {
+    async fn health(&self) -> Value {
+        self.call("system.health", json!({})).await.expect("an answer")
+    }
+
+    async fn until_healthy(&self, status: &str) -> Value {
+        eventually(status, || async { Some(self.health().await).filter(|health| health["status"] == status) }).await
+    }
+
+    async fn assert_usable(&self, chat: &CreateParams) {
+        let ran = self.call("sandbox.exec", json!({ "chat_id": chat.chat_id(), "command": "echo here" })).await;
+        assert_eq!(ran.expect("run")["stdout"]["text"], "here\n");
+    }
+}
+
+#[tokio::test]
+async fn a_full_disk_is_told_and_loses_nothing_and_the_service_recovers() {
+    let installation = Installation::new("profiles.default.network = 'none'");
+    let disk = SmallDisk::mount(&installation.path("state"));
+    let service = installation.start().await;
+    assert_eq!(service.health().await["status"], "ok");
+    let chats = [service.new_chat(), service.new_chat()];
+    for chat in &chats {
+        service.created(chat).await;
+    }
+
+    disk.fill();
+    let health = service.until_healthy("degraded").await;
+    let why = health["state"]["error"].as_str().expect("why");
+    assert!(health["state"]["writable"] == false && why.contains("full"), "{health}");
+
+    let refused = service.refused(&service.new_chat()).await;
+    assert!(refused.data.kind == "journal_unavailable" && refused.data.retryable, "{refused:?}");
+    let refused = service.delete(&chats[0]).await.expect_err("not on disk");
+    assert!(refused.data.kind == "journal_unavailable" && refused.data.retryable, "{refused:?}");
+    assert_eq!(service.containers().await.count().await, 2, "no container of a sandbox is removed");
+    service.assert_usable(&chats[1]).await;
+
+    let installation = service.kill().await;
+    disk.free();
+    let service = installation.start().await;
+    for chat in &chats {
+        assert_eq!(service.get(chat).await.expect("found")["status"], "running");
+        service.assert_usable(chat).await;
+    }
+
+    disk.fill();
+    service.delete(&chats[0]).await.expect_err("not on disk");
+    service.until_healthy("degraded").await;
+    disk.free();
+    service.until_healthy("ok").await;
+    service.delete(&chats[0]).await.expect("deleted");
+    assert_eq!(service.containers().await.count().await, 1);
+    service.created(&service.new_chat()).await;
+    service.stop().await;
+    drop(disk);
+}
