@@ -5,14 +5,14 @@
 //! keeps its directory, so no other can have its number.
 
 use rustix::io::Errno;
-use sandbox_init::wire::{Event, Request};
+use sandbox_init::wire::{Event, Failure, Request};
 use sandboxd_actors::interior::{NotBegun, Started};
 
 use super::conversation::ConversationError;
 use super::mount_table;
 use super::slots::waits;
 use super::stand_in::processes;
-use super::{Entrance, Interior, InteriorsOnDisk};
+use super::{Entrance, InteriorsOnDisk};
 use crate::file_system::Directory;
 
 impl InteriorsOnDisk {
@@ -21,18 +21,14 @@ impl InteriorsOnDisk {
         let interior = self.of(started.session).ok_or_else(|| NotBegun::Init("it is not known".to_owned()))?;
         let volume = self.volume(&started).await?;
         let (device, inode) = (volume.device, volume.inode);
-        match told(&interior, &Request::Mounted { path: started.target.into(), device, inode }).await? {
+        match told(&*interior, &Request::Mounted { path: started.target.into(), device, inode }).await? {
             Ok(()) => {}
-            Err(Errno::STALE) => return Err(changed()),
-            Err(error) => return Err(NotBegun::Volume(format!("cannot be looked at in the sandbox: {error}"))),
+            Err(failure) if failure.errno == Errno::STALE.raw_os_error() => return Err(changed()),
+            Err(failure) => {
+                return Err(NotBegun::Volume(format!("cannot be looked at in the sandbox: {}", words(failure))));
+            }
         }
-        match told(&interior, &Request::Begin {}).await? {
-            // It did not wait, or has begun before this service was started.
-            Ok(()) | Err(Errno::EXIST) => Ok(()),
-            // An init of an earlier version does not know the request, and does not wait.
-            Err(_) if !waits(&interior).await.unwrap_or(true) => Ok(()),
-            Err(error) => Err(NotBegun::Init(error.to_string())),
-        }
+        let_begin(&*interior).await
     }
 
     /// Looks from outside, where there is no init to ask. A process cannot change how the kernel lists its mounts without
@@ -67,16 +63,82 @@ fn changed() -> NotBegun {
     NotBegun::Volume("another directory was at this path when the sandbox was started".to_owned())
 }
 
+/// Lets init start the program.
+async fn let_begin(init: &dyn Entrance) -> Result<(), NotBegun> {
+    match told(init, &Request::Begin {}).await? {
+        Ok(()) => Ok(()),
+        // It did not wait, or has begun before this service was started.
+        Err(failure) if failure.errno == Errno::EXIST.raw_os_error() => Ok(()),
+        // An init of an earlier version does not know the request, which it says without a number, and does not wait.
+        Err(_) if !waits(init).await.unwrap_or(true) => Ok(()),
+        Err(failure) => Err(NotBegun::Init(words(failure))),
+    }
+}
+
 /// What init says to a request that it does or refuses.
-async fn told(interior: &Interior, request: &Request) -> Result<Result<(), Errno>, NotBegun> {
+async fn told(init: &dyn Entrance, request: &Request) -> Result<Result<(), Failure>, NotBegun> {
     let failed = |error: &dyn std::fmt::Display| NotBegun::Init(error.to_string());
-    let conversation = interior.converse(request).await.map_err(|error| failed(&error))?;
+    let conversation = init.converse(request).await.map_err(|error| failed(&error))?;
     match conversation.answer().await {
         Ok(Event::Done {}) => Ok(Ok(())),
         Ok(_) => Err(NotBegun::Init("it said something that makes no sense".to_owned())),
-        Err(ConversationError::Failed(failure)) if failure.errno != 0 => {
-            Ok(Err(Errno::from_raw_os_error(failure.errno)))
-        }
+        Err(ConversationError::Failed(failure)) => Ok(Err(failure)),
         Err(error) => Err(failed(&error)),
+    }
+}
+
+fn words(failure: Failure) -> String {
+    ConversationError::Failed(failure).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use async_trait::async_trait;
+    use sandbox_init::wire::{self, Kind};
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::UnixStream;
+
+    use super::super::Unreachable;
+    use super::super::conversation::Conversation;
+    use super::*;
+
+    /// An init of an earlier version, to which `Begin` is no request.
+    struct Earlier {
+        waits: bool,
+    }
+
+    fn failed(errno: i32, message: &str) -> Event {
+        Event::Failed { failure: Failure { errno, message: message.into() } }
+    }
+
+    #[async_trait]
+    impl Entrance for Earlier {
+        async fn converse(&self, request: &Request) -> Result<Conversation, Unreachable> {
+            let answer = match request {
+                Request::Waiting {} if self.waits => Event::Done {},
+                Request::Waiting {} => failed(Errno::EXIST.raw_os_error(), "File exists (os error 17)"),
+                _ => failed(0, "malformed"),
+            };
+            let (ours, mut theirs) = UnixStream::pair()?;
+            tokio::spawn(async move {
+                let mut frame = Vec::new();
+                wire::put_message(&mut frame, Kind::Event, &answer);
+                theirs.write_all(&frame).await.expect("the other end is open");
+                // A socket that is closed with a request unread takes its answer back.
+                theirs.read_to_end(&mut frame).await.expect("the other end is closed");
+            });
+            Ok(Conversation::open(ours, request).await?)
+        }
+    }
+
+    #[tokio::test]
+    async fn an_init_of_an_earlier_version_that_does_not_wait_has_begun() {
+        assert_eq!(let_begin(&Earlier { waits: false }).await, Ok(()));
+    }
+
+    #[tokio::test]
+    async fn an_init_that_waits_and_cannot_be_told_to_begin_has_not_begun() {
+        let told = let_begin(&Earlier { waits: true }).await;
+        assert_eq!(told, Err(NotBegun::Init("malformed".to_owned())));
     }
 }

@@ -263,7 +263,7 @@ impl Slots for InteriorsOnDisk {
     async fn bind_again(&self, session: SessionId) -> Result<(), NotBound> {
         let Some(claim) = self.claims.of_session(session) else { return Ok(()) };
         let (slot, interior) = (claim.slot, self.of(session).ok_or_else(unknown)?);
-        if !waits(&interior).await? {
+        if !waits(&*interior).await? {
             // It was not started anew: a service that ended meanwhile had bound it already, and did not get to say so.
             return self.on_disk(move |this| this.places.leave(slot)).await.map_err(not_bound);
         }
@@ -314,8 +314,8 @@ async fn done(interior: &Interior, request: &Request) -> Result<(), NotBound> {
 }
 
 /// Whether init is yet to be bound.
-pub(super) async fn waits(interior: &Interior) -> Result<bool, NotBound> {
-    let conversation = interior.converse(&Request::Waiting {}).await.map_err(not_bound)?;
+pub(super) async fn waits(init: &dyn Entrance) -> Result<bool, NotBound> {
+    let conversation = init.converse(&Request::Waiting {}).await.map_err(not_bound)?;
     match conversation.answer().await {
         Ok(_) => Ok(true),
         Err(ConversationError::Failed(failure)) if failure.errno == Errno::EXIST.raw_os_error() => Ok(false),

@@ -21,6 +21,10 @@ const LOG_TAIL_LINES: usize = 20;
 const SECOND_LOOK: Duration = Duration::from_millis(100);
 const SIGKILL: i64 = 9;
 
+/// How long a service that was ready may take to answer. A caller waits for the answer, so a profile that gives its service
+/// ten minutes to start does not give it ten minutes here. A shorter limit would replace a service that is merely busy.
+const LONGEST_PROBE: Duration = Duration::from_secs(30);
+
 /// A container of this chat, made by this instance.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Found {
@@ -233,9 +237,9 @@ pub async fn is_alive(world: &World, container: &ContainerId, profile: Option<&P
     }
 }
 
-/// Probes the service inside once, for as long as its profile gives it to get ready: a busy one is not taken for a dead one.
+/// Probes the service inside once, and gives it some time to answer: a busy service is not taken for a dead one.
 async fn is_well(world: &World, seen: &Observed, profile: &Profile) -> Liveness {
-    let limit = profile.readiness.timeout;
+    let limit = profile.readiness.timeout.min(LONGEST_PROBE);
     let unknown = |message: String| Liveness::Unknown(EngineError::Interrupted { message });
     let probed = match &profile.readiness.check {
         ReadinessCheck::None => return Liveness::Alive,

@@ -226,10 +226,12 @@ pub async fn relaunch(
             .container
             .as_ref()
             .ok_or_else(|| EngineError::NoSuchContainer { container: sandbox.container_name.to_string() })?;
-        let _turn = world.turns.take(Lane::Start, Party::owning(sandbox)).await;
+        let turn = world.turns.take(Lane::Start, Party::owning(sandbox)).await;
         let not_bound = |error: NotBound| StartFailure::NotBound(error.to_string());
         world.slots.open_again(sandbox.session).await.map_err(not_bound)?;
         world.engine.start(container).await?;
+        // The engine is done with it, and a sandbox may take its time to get ready.
+        drop(turn);
         world.slots.bind_again(sandbox.session).await.map_err(not_bound)?;
         if let Err(failure) = begin(world, container, sandbox.session, sandbox.volume.as_ref(), profile).await {
             // With another directory than its volume, nothing may go on in it.

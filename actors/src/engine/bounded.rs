@@ -102,12 +102,12 @@ impl Bounded {
     }
 
     /// Removes a container, and succeeds only once the engine does not show it any more: neither an answer that says so nor
-    /// one that was lost proves that it is gone. An answer that was wrong or lost leads to another try at once. `limit`
-    /// bounds each try, and each look.
+    /// one that was lost proves that it is gone. An answer that was wrong or lost leads to another try at once, and a
+    /// refusal to another try soon: an engine may refuse because files that it removes go away meanwhile, and has removed
+    /// them a moment later. `limit` bounds each try and each look, and no try that follows a refusal begins after it.
     pub async fn remove(&self, container: &ContainerId, limit: Duration) -> Result<(), EngineError> {
-        let mut tries = 0;
+        let (began, mut pause, mut tries) = (tokio::time::Instant::now(), FIRST_REFUSAL_PAUSE, 1);
         loop {
-            tries += 1;
             let answer = within(Operation::Remove, limit, self.engine.remove(container)).await;
             if let Err(error @ EngineError::Unreachable { .. }) = answer {
                 return Err(error);
@@ -120,9 +120,17 @@ impl Bounded {
             }
             match answer {
                 Err(EngineError::TimedOut { .. }) => return answer,
+                Err(EngineError::Refused { ref message, .. })
+                    if pause <= LONGEST_REFUSAL_PAUSE && began.elapsed() + pause < limit =>
+                {
+                    tracing::debug!(container.id = %container, %message, ?pause, "a removal was refused; removing again");
+                    tokio::time::sleep(pause).await;
+                    pause *= 2;
+                }
                 Err(ref error) if !error.may_have_happened() => return answer,
                 _ if tries < REMOVAL_TRIES => {
                     tracing::warn!(container.id = %container, tries, "container still there after its removal; removing again");
+                    tries += 1;
                 }
                 Err(_) => return answer,
                 Ok(()) => {
@@ -206,23 +214,33 @@ impl Bounded {
     pub async fn discard(&self, container: &ContainerId) {
         tracing::info!(container.id = %container, "removing a container that came too late");
         let mut pause = FIRST_DISCARD_PAUSE;
-        loop {
-            // What the engine could create within a limit, it can remove within the same.
-            let removal = AssertUnwindSafe(self.remove(container, self.limits.create)).catch_unwind().await;
-            let failure = match removal {
-                Ok(Ok(())) => return,
-                Ok(Err(error)) => error.to_string(),
-                Err(_) => "a panic".to_owned(),
-            };
-            tracing::warn!(container.id = %container, %failure, "a container that came too late is not removed yet");
+        while !self.try_to_discard(container).await {
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(LONGEST_DISCARD_PAUSE);
         }
+    }
+
+    /// The same once, for callers that wait by themselves: whether the container is gone.
+    pub async fn try_to_discard(&self, container: &ContainerId) -> bool {
+        // What the engine could create within a limit, it can remove within the same.
+        let removal = AssertUnwindSafe(self.remove(container, self.limits.create)).catch_unwind().await;
+        let failure = match removal {
+            Ok(Ok(())) => return true,
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => "a panic".to_owned(),
+        };
+        tracing::warn!(container.id = %container, %failure, "a container that is of no use is not removed yet");
+        false
     }
 }
 
 /// How often a removal is tried at once, where the engine's answer was lost or wrong.
 const REMOVAL_TRIES: usize = 3;
+
+/// Before another try of a removal that the engine refused; each pause is twice as long as the one before, a second and a
+/// half in all. More would hold a turn at the engine, or a caller, for a container that the engine cannot remove.
+const FIRST_REFUSAL_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_REFUSAL_PAUSE: Duration = Duration::from_millis(800);
 
 /// Between two tries to remove a container that came too late.
 const FIRST_DISCARD_PAUSE: Duration = Duration::from_millis(250);

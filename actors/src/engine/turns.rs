@@ -1,6 +1,6 @@
-//! Turns at the engine. It gets slower, not faster, when more is asked of it at once, so a launch, a tear-down, a stop, a
-//! pause and a snapshot each take one of these. To let a paused sandbox go on takes none: a caller waits for it, and it is
-//! short.
+//! Turns at the engine. It gets slower, not faster, when more is asked of it at once, so a launch, a tear-down, the removal
+//! of a slot, a stop, a pause and a snapshot each take one of these. To let a paused sandbox go on takes none: a caller
+//! waits for it, and it is short.
 //!
 //! Starts, requested removals and expiries wait in lanes of their own, each of which gets its share, so that none of them
 //! crowds out another. Within a lane, those who wait are served in rotation by party, which is a workspace where there is
@@ -30,6 +30,8 @@ pub enum Party {
     Workspace(WorkspaceId),
     /// One whose chat is in no workspace.
     Agent(AgentId),
+    /// The service itself, with work that no caller asked for.
+    Service,
 }
 
 impl Party {

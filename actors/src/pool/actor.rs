@@ -14,6 +14,7 @@ use super::{Status, Tally};
 use crate::chat::World;
 use crate::clock::Timestamp;
 use crate::container::{places, spec_hash};
+use crate::engine::turns::{Lane, Party};
 use crate::engine::{ContainerState, Observed};
 use crate::ids::{ChatId, ContainerId, SlotId};
 use crate::labels::{SessionLabels, SlotLabels};
@@ -32,8 +33,9 @@ const QUIET: TimeDelta = TimeDelta::milliseconds(500);
 /// A slot of which this pool knows nothing may be on its way to a chat, handed out before the pool was started anew.
 const CLAIM_GRACE: TimeDelta = TimeDelta::minutes(2);
 
-/// When an engine that did not answer is asked again what became of a slot.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
+/// Between two tries to remove a slot, after the first one that failed and at most.
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
 #[derive(Debug)]
 pub enum Message {
@@ -433,18 +435,25 @@ impl State {
 
 /// Removes what is left of a slot, unless it has become a chat's since it was seen.
 async fn discard(world: &World, slot: SlotId, container: ContainerId) {
+    let mut pause = FIRST_PAUSE;
     loop {
-        match world.engine.inspect(container.as_str()).await {
+        // A drain removes hundreds at once, and callers wait for the same engine. Each try has a turn of its own: slots
+        // that cannot be removed would keep all turns for ever.
+        let turn = world.turns.take(Lane::Expiry, Party::Service).await;
+        let is_gone = match world.engine.inspect(container.as_str()).await {
             // What is a chat's by now is shown with the chat's labels.
             Ok(Some(seen)) if SessionLabels::decode(&seen.labels).is_ok() => return,
-            Ok(Some(_)) => {
-                world.engine.discard(&container).await;
-                break;
-            }
-            Ok(None) => break,
+            Ok(Some(_)) => world.engine.try_to_discard(&container).await,
+            Ok(None) => true,
             // It may be a chat's.
-            Err(_) => tokio::time::sleep(LOOK_AGAIN).await,
+            Err(_) => false,
+        };
+        drop(turn);
+        if is_gone {
+            break;
         }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(LONGEST_PAUSE);
     }
     world.slots.clear(slot).await;
 }

@@ -66,8 +66,9 @@ pub async fn claim(
         Ok(started) => started,
         Err(error) => {
             tracing::warn!(slot.id = %slot.id, container.id = %container, %error, "a slot is given up");
-            drop(handed_out);
+            // The pool leaves a slot alone that has a claim, so the claim goes before the pool is told.
             world.clear(session).await;
+            drop(handed_out);
             return None;
         }
     };

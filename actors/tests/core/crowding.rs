@@ -1,18 +1,20 @@
-//! Hundreds of sandboxes that end or start at the same time: the engine is asked for no more at once than it has turns,
+//! Hundreds of sandboxes or slots that end or start at the same time: the engine is asked for no more at once than it has turns,
 //! and neither kind of work keeps the other, or a caller, from its turn.
 //!
 //! Time is virtual here, so how many others were served first is the same in every run.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use sandboxd_actors::engine::Operation;
 use sandboxd_actors::engine::fake::Fault;
+use sandboxd_actors::engine::{Exit, Operation};
 use sandboxd_actors::outcome::Deletion;
-use sandboxd_actors::profile::OnExpire;
+use sandboxd_actors::profile::{OnExpire, PoolTargets, Profile, ReadinessCheck, Restart};
 use sandboxd_actors::request::CreateRequest;
+use tokio::time::Instant;
 
-use crate::support::{Service, in_time, request};
+use crate::support::{Behaviour, Service, in_time, ready_when, request};
 
 const TURNS: usize = 4;
 const MANY: usize = 300;
@@ -85,4 +87,52 @@ async fn a_delete_is_served_soon_amid_hundreds_of_creates_and_all_are_served_in_
         created.expect("no panic").expect("created");
     }
     assert_eq!(service.engine.most_under_way(Operation::Create), TURNS);
+}
+
+/// A drain is removing many slots, and each removal meets this.
+async fn draining(removal: Fault) -> Service {
+    let pool = PoolTargets { size: MANY, ..PoolTargets::default() };
+    let profile = Arc::new(Profile { pool, ..(*request().profile).clone() });
+    let service = Service::knowing_with_turns(TURNS, profile).await;
+    in_time(service.engine.reached(Operation::Start, MANY)).await;
+    service.engine.fail_always(Operation::Remove, removal);
+    let sandboxes = service.sandboxes.clone();
+    tokio::spawn(async move { sandboxes.drain_pools(None).await });
+    in_time(service.engine.reached(Operation::Remove, 1)).await;
+    service
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_create_is_served_soon_amid_hundreds_of_slots_that_are_removed() {
+    let service = draining(Fault::Delay(Duration::from_millis(100))).await;
+    service.created(&CreateRequest { profile: Arc::clone(&service.profile), ..request() }).await;
+    assert_soon(&service, Operation::Remove);
+    in_time(service.engine.until(|engine| engine.containers().len() == 1)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn slots_that_cannot_be_removed_keep_no_turns() {
+    let service = draining(Fault::unreachable()).await;
+    in_time(service.engine.reached(Operation::Remove, MANY + 1)).await;
+    let asked = Instant::now();
+    service.created(&CreateRequest { profile: Arc::clone(&service.profile), ..request() }).await;
+    assert!(asked.elapsed() < Duration::from_secs(1), "{:?}", asked.elapsed());
+    service.engine.heal();
+    in_time(service.engine.until(|engine| engine.containers().len() == 1)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_restart_keeps_no_turn_while_its_sandbox_gets_ready() {
+    let limit = Duration::from_secs(30);
+    let mut mine = ready_when(ReadinessCheck::Tcp { port: 80 }, limit);
+    Arc::make_mut(&mut mine.profile).restart = Restart::OnFailure;
+    let service = Service::knowing_with_turns(1, Arc::clone(&mine.profile)).await;
+    service.created(&mine).await;
+    let tried = service.probe.tries().len();
+    service.probe.behave(Behaviour::Hang);
+    service.engine.end(&service.container().id, Exit { code: 1, oom_killed: false }, &[]);
+    service.probe.tried(tried + 1).await;
+    let asked = Instant::now();
+    service.created(&request()).await;
+    assert!(asked.elapsed() < limit / 2, "{:?}", asked.elapsed());
 }

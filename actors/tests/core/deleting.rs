@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
-use sandboxd_actors::engine::Operation;
 use sandboxd_actors::engine::fake::Fault;
-use sandboxd_actors::outcome::{Deletion, SandboxError, StartFailure};
+use sandboxd_actors::engine::{EngineError, Operation};
+use sandboxd_actors::outcome::{Deletion, RemovalError, SandboxError, StartFailure};
 use sandboxd_actors::profile::ReadinessCheck;
 use sandboxd_actors::sandbox::Status;
+use tokio::time::Instant;
 
-use crate::support::{Behaviour, Service, in_time, ready_when, request, start_failure};
+use crate::support::{Behaviour, Service, TEARDOWN, in_time, ready_when, request, start_failure};
 
 #[tokio::test]
 async fn delete_removes_the_sandbox_and_is_idempotent() {
@@ -109,6 +110,48 @@ async fn a_removal_that_fails_three_times_is_owed_and_done_without_being_asked_a
     assert_eq!(service.sandbox(request.chat).await.unwrap().status, Status::Deleting);
     service.until_empty().await;
     assert_eq!(service.engine.calls(Operation::Remove), 4);
+    service.until_all_retired().await;
+}
+
+/// As dockerd answers when the files of a container go away while it removes them.
+fn not_empty() -> Fault {
+    let message = "unable to remove filesystem for c1: unlinkat /var/lib/docker/c1: directory not empty".into();
+    Fault::Fail(EngineError::Refused { operation: Operation::Remove, message })
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_removal_that_the_engine_refuses_for_a_moment_is_no_failure() {
+    let service = Service::start().await;
+    let request = request();
+    service.created(&request).await;
+    for _ in 0..3 {
+        service.engine.fail_next(Operation::Remove, not_empty());
+    }
+    let asked = Instant::now();
+    let deleted = service.sandboxes.delete(request.chat).await;
+    assert!(matches!(deleted, Ok(Deletion::Deleted { .. })), "{deleted:?}");
+    assert_eq!(service.engine.calls(Operation::Remove), 4);
+    assert!(asked.elapsed() < Duration::from_secs(1), "{:?}", asked.elapsed());
+    assert_eq!(service.engine.containers(), []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_removal_that_the_engine_goes_on_refusing_is_owed_within_its_limit() {
+    let service = Service::start().await;
+    let request = request();
+    service.created(&request).await;
+    service.engine.fail_always(Operation::Remove, not_empty());
+    let asked = Instant::now();
+    let owed = service.sandboxes.delete(request.chat).await;
+    let why = RemovalError::Engine(match not_empty() {
+        Fault::Fail(error) => error,
+        other => panic!("{other:?}"),
+    });
+    assert_eq!(owed, Err(SandboxError::DeleteOwed { chat: request.chat, error: why }));
+    assert!(service.engine.calls(Operation::Remove) > 1);
+    assert!(asked.elapsed() <= TEARDOWN.remove, "{:?}", asked.elapsed());
+    service.engine.heal();
+    service.until_empty().await;
     service.until_all_retired().await;
 }
 

@@ -15,7 +15,7 @@ use sandboxd_actors::pool::shelf::Hinted;
 use sandboxd_actors::profile::PoolTargets;
 use sandboxd_actors::request::CreateRequest;
 
-use crate::support::{Service, instance, request};
+use crate::support::{Service, in_time, instance, request};
 
 /// A service whose pool has so many slots.
 async fn pooled(size: usize) -> Service {
@@ -82,6 +82,15 @@ async fn a_slot_that_cannot_be_bound_is_removed_and_the_create_goes_on_without()
     assert_ne!(created.sandbox.container.as_ref(), Some(&slot));
     service.engine.until(|engine| engine.containers().iter().all(|container| container.id != slot)).await;
     assert_eq!(until(&service, |pool| pool.slots.free == 1).await.tally.spoiled, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slot_whose_claim_cannot_be_copied_is_removed_at_once() {
+    let service = pooled(1).await;
+    let slot = service.engine.containers()[0].id.clone();
+    service.slots.forget(1);
+    assert_eq!(service.created(&another(&service)).await.launch, Launch::Cold);
+    in_time(service.engine.until(|engine| engine.containers().iter().all(|container| container.id != slot))).await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -208,6 +208,21 @@ async fn a_sandbox_that_does_not_answer_any_more_is_replaced() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_look_at_a_sandbox_that_was_ready_does_not_take_as_long_as_it_may_take_to_get_ready() {
+    let request = ready_when(http(), Duration::from_secs(600));
+    let service = Service::knowing(Arc::clone(&request.profile)).await;
+    service.created(&request).await;
+    service.probe.behave(Behaviour::Hang);
+    service.clock.advance(TRUST * 2);
+    let asked = Instant::now();
+    let create = service.creating(&request);
+    in_time(service.engine.reached(Operation::Start, 2)).await;
+    assert_eq!(asked.elapsed(), Duration::from_secs(30));
+    service.probe.behave(Behaviour::Ready);
+    assert_eq!(create.await.unwrap().unwrap().outcome, Outcome::Replaced);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_probe_that_could_not_be_made_ends_no_sandbox() {
     let (service, request) = ready_once(http()).await;
     service.probe.behave(Behaviour::Fail);

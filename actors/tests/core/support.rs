@@ -2,6 +2,7 @@
 
 mod clock;
 mod directories;
+mod interiors;
 mod probe;
 mod slots;
 
@@ -34,6 +35,7 @@ use sandboxd_actors::sandboxes::{Rhythm, Sandboxes};
 
 pub(crate) use clock::TestClock;
 pub(crate) use directories::{Done, TestDirectories};
+use interiors::TestInteriors;
 pub(crate) use probe::{Behaviour, TestProbe};
 pub(crate) use slots::TestSlots;
 
@@ -82,8 +84,13 @@ impl Service {
 
     /// Has listed its engine, and knows this profile.
     pub(crate) async fn knowing(profile: Arc<Profile>) -> Self {
+        Self::knowing_with_turns(64, profile).await
+    }
+
+    /// The same, with so many turns at the engine.
+    pub(crate) async fn knowing_with_turns(turns: usize, profile: Arc<Profile>) -> Self {
         let (engine, journal) = (FakeEngine::new(), MemoryJournal::default());
-        let service = Self::of(instance(), engine, journal, 64, profile, Capacity::default()).await;
+        let service = Self::of(instance(), engine, journal, turns, profile, Capacity::default()).await;
         service.adopt().await.expect("an engine without faults can be listed");
         service
     }
@@ -96,11 +103,7 @@ impl Service {
 
     /// With so many turns at the engine, and sandboxes of which this becomes at their end.
     pub(crate) async fn ending(turns: usize, on_expire: OnExpire) -> Self {
-        let profile = Arc::new(Profile { on_expire, ..(*request().profile).clone() });
-        let (engine, journal) = (FakeEngine::new(), MemoryJournal::default());
-        let service = Self::of(instance(), engine, journal, turns, profile, Capacity::default()).await;
-        service.adopt().await.expect("an engine without faults can be listed");
-        service
+        Self::knowing_with_turns(turns, Arc::new(Profile { on_expire, ..(*request().profile).clone() })).await
     }
 
     /// Another instance on the same engine, with a journal of its own.
@@ -149,7 +152,7 @@ impl Service {
             capacity,
             probe: Arc::new(probe.clone()),
             directories: Arc::new(directories.clone()),
-            interiors: Arc::new(sandboxd_actors::interior::Unfurnished),
+            interiors: Arc::new(TestInteriors),
             slots: Arc::new(slots.clone()),
             claims,
             clock: Arc::new(clock.clone()),

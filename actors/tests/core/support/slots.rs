@@ -26,6 +26,7 @@ struct Inner {
     bound: BTreeMap<SessionId, Binding>,
     remembered: BTreeSet<SlotId>,
     unbindable: usize,
+    forgotten: usize,
 }
 
 impl Default for TestSlots {
@@ -38,6 +39,11 @@ impl TestSlots {
     /// So many of the next ones cannot be bound.
     pub(crate) fn spoil(&self, slots: usize) {
         self.inner().unbindable = slots;
+    }
+
+    /// So many of the next claims cannot be copied.
+    pub(crate) fn forget(&self, claims: usize) {
+        self.inner().forgotten = claims;
     }
 
     /// From now on nothing is bound, until [`TestSlots::go_on`].
@@ -98,6 +104,10 @@ impl Slots for TestSlots {
     async fn remember(&self, claim: &Claim) -> Result<(), DirectoryError> {
         let mut inner = self.inner();
         assert_eq!(inner.taken.get(&claim.session), Some(&claim.slot));
+        if inner.forgotten > 0 {
+            inner.forgotten -= 1;
+            return Err(DirectoryError::new(claim.slot, "no space left on device"));
+        }
         inner.remembered.insert(claim.slot);
         Ok(())
     }

@@ -1,0 +1,35 @@
+//! Puts nothing into sandboxes, and takes as long as a disk would to clear that away: others get their turn meanwhile.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use sandboxd_actors::directories::DirectoryError;
+use sandboxd_actors::ids::SessionId;
+use sandboxd_actors::interior::{Furnishing, Interiors, NotBegun, Started};
+
+const DISK: Duration = Duration::from_millis(1);
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct TestInteriors;
+
+#[async_trait]
+impl Interiors for TestInteriors {
+    async fn furnish(&self, _: SessionId, _: bool) -> Result<Option<Furnishing>, DirectoryError> {
+        Ok(None)
+    }
+
+    async fn begin(&self, _: Started<'_>) -> Result<(), NotBegun> {
+        Ok(())
+    }
+
+    async fn clear(&self, _: SessionId) {
+        tokio::time::sleep(DISK).await;
+    }
+
+    fn has_inherited(&self) -> bool {
+        false
+    }
+
+    async fn retain(&self, _: &HashSet<SessionId>) {}
+}
