@@ -28,7 +28,11 @@ impl InstanceLock {
         Self::acquire_in(Path::new(LOCKS), instance, engine)
     }
 
-    fn acquire_in(directory: &Path, instance: &InstanceName, engine: &str) -> Result<Self, InstanceLockError> {
+    pub(crate) fn acquire_in(
+        directory: &Path,
+        instance: &InstanceName,
+        engine: &str,
+    ) -> Result<Self, InstanceLockError> {
         let engine = canonical(engine);
         let engine_word: String = engine.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
         let path = directory.join(format!("sandboxd-{instance}@{engine_word}.lock"));

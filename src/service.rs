@@ -307,17 +307,9 @@ async fn prune_chat_directories(sandboxes: Sandboxes, retention: Option<Duration
     }
 }
 
-fn world(
-    config: &Config,
-    instance: &InstanceName,
-    engine: Arc<dyn Engine>,
-    journal: JournalHandle,
-    rules: Rules,
-    interiors: Arc<InteriorsOnDisk>,
-    directories: DirectoriesOnDisk,
-) -> Result<World, ServiceError> {
+fn engine_limits(config: &Config) -> EngineLimits {
     let timeouts = &config.engine.timeouts;
-    let limits = EngineLimits {
+    EngineLimits {
         identify: timeouts.connect,
         network: timeouts.network,
         image: timeouts.image,
@@ -327,10 +319,22 @@ fn world(
         list: timeouts.list,
         logs: timeouts.logs,
         commit: timeouts.commit,
-    };
+    }
+}
+
+fn world(
+    config: &Config,
+    instance: &InstanceName,
+    engine: Arc<dyn Engine>,
+    journal: JournalHandle,
+    rules: Rules,
+    interiors: Arc<InteriorsOnDisk>,
+    directories: DirectoriesOnDisk,
+) -> Result<World, ServiceError> {
+    let engine = ClaimedLabels::around(engine, Arc::clone(interiors.claims()));
     Ok(World {
         instance: instance.clone(),
-        engine: Bounded::new(ClaimedLabels::around(engine, Arc::clone(interiors.claims())), limits),
+        engine: Bounded::new(engine, engine_limits(config)),
         turns: Turns::new(config.engine.max_operations),
         queue_limit: config.engine.queue_timeout,
         capacity: Capacity {

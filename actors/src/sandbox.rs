@@ -157,10 +157,8 @@ pub enum Reason {
     OomKilled,
     /// It runs, but its health check fails.
     Unhealthy,
-    /// Its container was missing when the service looked for it again, as after a restart; when and why is not known.
+    /// Its container was removed past the service, as by `docker rm`, whether the service ran at that time or not.
     Vanished,
-    /// Its container was removed past the service while the service watched it, as by `docker rm`.
-    RemovedExternally,
     /// It could not be started and is being taken back.
     RolledBack,
     /// It was found half made.
@@ -175,13 +173,6 @@ pub enum Reason {
     Snapshotted,
     /// That could not be kept. It stays as it is.
     SnapshotFailed,
-}
-
-impl Reason {
-    /// Whether there is no container any more that could be started or kept.
-    pub fn is_of_a_lost_container(self) -> bool {
-        matches!(self, Reason::Vanished | Reason::RemovedExternally)
-    }
 }
 
 /// Gives each variant its word. The same words are used in protocol, journal, logs and metrics.
@@ -236,7 +227,6 @@ words!(Reason {
     OomKilled => "oom_killed",
     Unhealthy => "unhealthy",
     Vanished => "vanished",
-    RemovedExternally => "removed_externally",
     RolledBack => "rolled_back",
     Incomplete => "incomplete",
     Restarting => "restarting",

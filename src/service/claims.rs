@@ -32,4 +32,4 @@ pub(super) async fn load(
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

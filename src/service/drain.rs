@@ -4,13 +4,14 @@ use std::sync::Arc;
 
 use sandboxd_actors::claims::Claims;
 use sandboxd_actors::directories::DirectoryError;
+use sandboxd_actors::engine::bounded::Bounded;
 use sandboxd_actors::engine::{Engine, EngineError};
 use sandboxd_actors::ids::{InstanceName, InvalidId};
 use sandboxd_actors::journal::{Journal, JournalError, JournalHandle};
 use sandboxd_actors::labels::SlotLabels;
 use sandboxd_actors::slot::Slots;
 
-use super::{JOURNAL_LIMIT, claims};
+use super::{JOURNAL_LIMIT, claims, engine_limits};
 use crate::config::Config;
 use crate::file_system::FileSystem;
 use crate::instance_lock::{InstanceLock, InstanceLockError};
@@ -35,20 +36,22 @@ pub enum DrainError {
 /// An instance of which no service runs, or starts as long as this is there.
 pub struct Drain {
     instance: InstanceName,
-    engine: Arc<dyn Engine>,
+    engine: Bounded,
     _lock: InstanceLock,
 }
 
 impl Drain {
     pub async fn begin(config: &Config, engine: Arc<dyn Engine>) -> Result<Self, DrainError> {
         let instance: InstanceName = config.instance.name.parse()?;
+        let engine = Bounded::new(engine, engine_limits(config));
         let host = engine.identify().await?.host;
         let lock = InstanceLock::acquire(&instance, &host).map_err(DrainError::Running)?;
         Ok(Self { instance, engine, _lock: lock })
     }
 
-    /// Removes every free slot, and answers how many there were. A slot that was handed out stays: it may be a chat's
-    /// sandbox.
+    /// Removes every slot that is no chat's sandbox, and answers how many there were: those that have no claim. A slot that
+    /// was taken and has no claim was never acknowledged. Only a journal that was lost may have had the claim of a slot
+    /// whose directory is not a free slot's, so such a slot stays until a service has rebuilt the journal.
     pub async fn remove_slots(self, config: &Config, journal: impl Journal) -> Result<usize, DrainError> {
         let (journal, contents) = JournalHandle::start(journal, JOURNAL_LIMIT, None).await?;
         let claimed = Arc::new(Claims::default());
@@ -58,10 +61,18 @@ impl Drain {
         let mut removed = 0;
         for container in self.engine.list(&self.instance).await? {
             let Ok(labels) = SlotLabels::decode(&container.labels) else { continue };
-            if claimed.of_slot(labels.slot).is_some() || !interiors.is_free(labels.slot).await? {
+            if claimed.of_slot(labels.slot).is_some() {
                 continue;
             }
-            self.engine.remove(&container.id).await?;
+            let claims_are_complete = !contents.fresh && !contents.claims_in_files;
+            if !interiors.is_free(labels.slot).await? && !claims_are_complete {
+                tracing::warn!(
+                    slot.id = %labels.slot, container.id = %container.id,
+                    "slot left alone: it may be a chat's sandbox, and the journal is not rebuilt"
+                );
+                continue;
+            }
+            self.engine.remove(&container.id, config.teardown.remove).await?;
             interiors.clear(labels.slot).await;
             tracing::info!(slot.id = %labels.slot, container.id = %container.id, "slot removed");
             removed += 1;
@@ -76,3 +87,6 @@ impl std::fmt::Debug for Drain {
         f.debug_struct("Drain").field("instance", &self.instance).finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests;

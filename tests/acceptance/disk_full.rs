@@ -18,18 +18,24 @@ struct SmallDisk(PathBuf);
 impl SmallDisk {
     fn mount(at: &Path) -> Self {
         std::fs::create_dir_all(at).expect("a directory");
-        let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", "size=64m", "small"]).arg(at).status();
+        let mounted =
+            Command::new("mount").args(["-t", "tmpfs", "-o", "size=64m,nr_inodes=512", "small"]).arg(at).status();
         assert!(mounted.expect("mount can be run").success());
         Self(at.to_owned())
     }
 
+    /// Leaves room neither for bytes nor for files.
     fn fill(&self) {
-        let mut file = std::fs::File::create(self.filler()).expect("a file");
-        while file.write_all(&[0; 4096]).is_ok() {}
+        std::fs::create_dir(self.filler()).expect("a directory");
+        let file = |number: usize| std::fs::File::create(self.filler().join(number.to_string()));
+        let mut bytes = file(0).expect("a file");
+        while bytes.write_all(&[0; 4096]).is_ok() {}
+        let files = (1..).map_while(|number| file(number).ok()).count();
+        assert!(files > 0, "room for files was left");
     }
 
     fn free(&self) {
-        std::fs::remove_file(self.filler()).expect("removed");
+        std::fs::remove_dir_all(self.filler()).expect("removed");
     }
 
     fn filler(&self) -> PathBuf {
@@ -56,6 +62,12 @@ impl Daemon {
         let ran = self.call("sandbox.exec", json!({ "chat_id": chat.chat_id(), "command": "echo here" })).await;
         assert_eq!(ran.expect("run")["stdout"]["text"], "here\n");
     }
+
+    /// Whether commands are run by the sandbox's init. The engine, which runs them otherwise, does not tell of signals.
+    async fn reaches_init(&self, chat: &CreateParams) -> bool {
+        let killed = json!({ "chat_id": chat.chat_id(), "command": "kill -9 $$" });
+        self.call("sandbox.exec", killed).await.expect("run")["signal"] == 9
+    }
 }
 
 #[tokio::test]
@@ -81,13 +93,27 @@ async fn a_full_disk_is_told_and_loses_nothing_and_the_service_recovers() {
     assert_eq!(service.containers().await.count().await, 2, "no container of a sandbox is removed");
     service.assert_usable(&chats[1]).await;
 
+    // A start that died between the removal of an old socket and the making of a new one has left the room for one to
+    // others.
     let installation = service.kill().await;
     disk.free();
+    let sandboxes = std::fs::read_dir(installation.path("state/sandboxes")).expect("a directory");
+    for sandbox in sandboxes.flatten() {
+        std::fs::remove_file(sandbox.path().join("run/socket")).expect("removed");
+    }
+    disk.fill();
     let service = installation.start().await;
     for chat in &chats {
         assert_eq!(service.get(chat).await.expect("found")["status"], "running");
+        assert!(!service.reaches_init(chat).await, "there was no room for its socket");
         service.assert_usable(chat).await;
     }
+    disk.free();
+    for chat in &chats {
+        assert!(service.reaches_init(chat).await);
+        service.assert_usable(chat).await;
+    }
+    service.until_healthy("ok").await;
 
     disk.fill();
     service.delete(&chats[0]).await.expect_err("not on disk");

@@ -185,3 +185,13 @@ async fn an_image_from_scratch_says_what_it_lacks() {
     assert_eq!(failure.data.kind, "file_error");
     assert!(failure.message.contains("the image has no rm"), "{failure:?}");
 }
+
+#[tokio::test]
+async fn a_command_that_the_kernel_kills_for_want_of_memory_says_so_without_an_init() {
+    let (service, chat) = sandbox(&WITHOUT_INIT.replace("64MiB", "32MiB")).await;
+    let starved = service.exec(&chat, json!(["tail", "/dev/zero"])).await;
+    assert_eq!((&starved["oom_killed"], &starved["exit_code"]), (&json!(true), &json!(137)), "{starved}");
+    let other = service.exec(&chat, "kill -9 $$").await;
+    assert_eq!((&other["oom_killed"], &other["exit_code"]), (&json!(false), &json!(137)), "{other}");
+    assert_eq!(service.get(&chat).await.expect("a sandbox")["status"], "running");
+}

@@ -147,7 +147,9 @@ async fn a_sandbox_that_is_removed_past_the_service_says_so() {
         service.get(&chat).await.ok().filter(|sandbox| sandbox["status"] == "failed")
     })
     .await;
-    assert_eq!(failed["reason"], "removed_externally", "{failed}");
+    assert_eq!(failed["reason"], "vanished", "{failed}");
+    let message = failed["message"].as_str().expect("a message");
+    assert!(message.contains("removed past the service"), "{failed}");
 }
 
 #[tokio::test]

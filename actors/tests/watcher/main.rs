@@ -69,7 +69,7 @@ async fn a_sandbox_whose_container_is_removed_past_the_service_says_so() {
     let service = watching().await;
     let (chat, container) = service.sandbox().await;
     service.engine.vanish(&container);
-    assert_eq!(service.failed(chat).await.reason, Reason::RemovedExternally);
+    assert_eq!(service.failed(chat).await.reason, Reason::Vanished);
 }
 
 #[tokio::test]
@@ -198,7 +198,7 @@ async fn a_death_that_was_not_told_is_found_when_the_stream_is_back() {
 
     service.engine.heal();
     assert_eq!(service.failed(died).await.reason, Reason::Exited);
-    assert_eq!(service.failed(vanished).await.reason, Reason::RemovedExternally);
+    assert_eq!(service.failed(vanished).await.reason, Reason::Vanished);
     let (chat, container) = service.sandbox().await;
     service.engine.end(&container, CRASH, &[]);
     service.failed(chat).await;

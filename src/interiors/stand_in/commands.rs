@@ -8,6 +8,8 @@ use sandbox_init::codec::Bytes;
 use sandbox_init::wire::{CommandFacts, Ending};
 use sandboxd_actors::ids::SessionId;
 
+use super::processes::MemoryGroup;
+
 /// Those that ended while nobody listened are remembered, the last ones of all sandboxes.
 const REMEMBERED: usize = 256;
 
@@ -24,6 +26,8 @@ pub(super) struct Known {
     pub(super) started: Instant,
     pub(super) attached: bool,
     pub(super) killed: bool,
+    /// As it was before the command began.
+    pub(super) memory: Option<MemoryGroup>,
     pub(super) ending: Option<Ending>,
 }
 

@@ -14,6 +14,7 @@ use tokio::io::AsyncWriteExt;
 
 use super::commands::Known;
 use super::frames::{Reader, Writer};
+use super::processes::MemoryGroup;
 use super::{StandIn, failed, other, processes, unsupported};
 use crate::engine::inside::{Command, Execution, InsideError, Look, Output, Streams};
 
@@ -21,8 +22,11 @@ use crate::engine::inside::{Command, Execution, InsideError, Look, Output, Strea
 const PAUSE: Duration = Duration::from_millis(5);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
-/// How long a command may take to begin.
-const BEGIN_LIMIT: Duration = Duration::from_secs(30);
+/// How long a command may take to begin, and how long the engine may fail to tell whether it has.
+const BEGIN_LIMIT: Duration = if cfg!(test) { Duration::from_secs(1) } else { Duration::from_secs(30) };
+
+/// How long a command that was given up before it began is looked for, in order to kill it.
+const PURSUIT_LIMIT: Duration = Duration::from_secs(600);
 
 /// How long the end of a command is waited for once its stream broke, or while the engine does not answer.
 const END_LIMIT: Duration = if cfg!(test) { Duration::from_secs(1) } else { Duration::from_secs(60) };
@@ -39,6 +43,7 @@ const MOST_TEXT: usize = 4096;
 impl StandIn {
     pub(super) async fn run(&self, run: Run, reader: Reader, writer: &mut Writer) -> Result<(), Failure> {
         let (id, timeout) = (run.id, run.timeout.map(Duration::from_millis));
+        let memory = self.memory().await;
         let started = Instant::now();
         let begun = self.engine.exec(&self.container, self.command(&run)).await;
         let Execution { id: execution, streams } = begun.map_err(|error| match error {
@@ -46,19 +51,19 @@ impl StandIn {
             error => not_started(&error.to_string()),
         })?;
         let Some(mut streams) = streams else {
-            let process = self.begun(&execution).await?.process;
+            let process = self.begun_or_pursued(id, &execution).await?.process;
             let Some(process) = process else { return Err(not_started("it ended before it began")) };
-            self.commands.add(id, self.known(&run, execution.clone(), process, started, false));
+            self.commands.add(id, self.known(&run, execution.clone(), process, started, memory));
             writer.event(&Event::Started { id }).await;
             tokio::spawn(self.clone().watch(id, execution, timeout));
             return Ok(());
         };
-        let look = self.begun(&execution).await?;
+        let look = self.begun_or_pursued(id, &execution).await?;
         let Some(process) = look.process else { return Err(not_started(&said(streams).await)) };
         if let Some(size) = &run.terminal {
             let _ = self.engine.resize(&execution, size.rows, size.columns).await;
         }
-        self.commands.add(id, self.known(&run, execution.clone(), process, started, true));
+        self.commands.add(id, self.known(&run, execution.clone(), process, started, memory.clone()));
         writer.event(&Event::Started { id }).await;
         if !run.input && run.terminal.is_none() {
             let _ = streams.input.shutdown().await;
@@ -68,7 +73,7 @@ impl StandIn {
         let killed = self.commands.get(self.session, id).is_some_and(|known| known.killed);
         let timed_out = timed_out.load(Ordering::Relaxed);
         let ending = match ended {
-            Ok(code) => Ok(ending(code, started.elapsed(), timed_out, killed)),
+            Ok(code) => Ok(ending(code, started.elapsed(), timed_out, killed, memory.as_ref())),
             Err(Lost::Running(failure)) => {
                 // It goes on as one that runs detached, with its time-out.
                 self.commands.change(id, |known| known.attached = false);
@@ -168,7 +173,7 @@ impl StandIn {
                 Ok(Look { exit_code: Some(code), .. }) => {
                     let age = started.elapsed();
                     return self.commands.change(id, |known| {
-                        known.ending = Some(ending(code, age, timed_out, known.killed));
+                        known.ending = Some(ending(code, age, timed_out, known.killed, known.memory.as_ref()));
                     });
                 }
                 Ok(_) => silent = 0,
@@ -184,15 +189,21 @@ impl StandIn {
         let known =
             self.commands.get(self.session, id).ok_or_else(|| failed(Errno::SRCH, "there is no such command"))?;
         self.commands.change(id, |known| known.killed = true);
+        self.kill_process(id, &known.execution, known.process).await
+    }
+
+    async fn kill_process(&self, id: u64, execution: &str, process: i32) -> Result<(), Failure> {
         let mark = self.mark(id);
-        self.reach(known, move |container, leader| processes::kill_all(container, leader, &mark)).await
+        self.reach(execution, process, move |container, leader| processes::kill_all(container, leader, &mark)).await
     }
 
     pub(super) async fn signal(&self, id: u64, signal: i32) -> Result<(), Failure> {
         let known =
             self.commands.get(self.session, id).ok_or_else(|| failed(Errno::SRCH, "there is no such command"))?;
         let signal = Signal::from_named_raw(signal).ok_or_else(|| failed(Errno::INVAL, "there is no such signal"))?;
-        self.reach(known, move |container, leader| processes::signal_group(container, leader, signal)).await
+        let Known { execution, process, .. } = known;
+        self.reach(&execution, process, move |container, leader| processes::signal_group(container, leader, signal))
+            .await
     }
 
     /// Waits until a command has ended, as whoever looks after it here finds out.
@@ -208,12 +219,12 @@ impl StandIn {
 
     async fn reach(
         &self,
-        known: Known,
+        execution: &str,
+        process: i32,
         act: impl FnOnce(&str, i32) -> std::io::Result<()> + Send + 'static,
     ) -> Result<(), Failure> {
         let container = self.container.clone();
-        let Known { process, execution, .. } = known;
-        if self.engine.look(&execution).await.is_ok_and(|look| look.exit_code.is_some()) {
+        if self.engine.look(execution).await.is_ok_and(|look| look.exit_code.is_some()) {
             // Its number may be another's; what it left running does not belong to it any more.
             return Ok(());
         }
@@ -273,25 +284,73 @@ impl StandIn {
         format!("{}.{id}", self.session)
     }
 
-    fn known(&self, run: &Run, execution: String, process: i32, started: Instant, attached: bool) -> Known {
-        let (session, arguments) = (self.session, run.arguments.clone());
-        Known { session, execution, arguments, process, started, attached, killed: false, ending: None }
+    fn known(
+        &self,
+        run: &Run,
+        execution: String,
+        process: i32,
+        started: Instant,
+        memory: Option<MemoryGroup>,
+    ) -> Known {
+        let (session, arguments, attached) = (self.session, run.arguments.clone(), !run.detached);
+        Known { session, execution, arguments, process, started, attached, killed: false, memory, ending: None }
     }
 
-    /// Waits until it has begun, or it is clear that it will not.
+    /// The memory of the container, as far as it can be seen from here.
+    async fn memory(&self) -> Option<MemoryGroup> {
+        let container = self.container.clone();
+        tokio::task::spawn_blocking(move || MemoryGroup::of(container.as_str())).await.ok().flatten()
+    }
+
+    /// Waits until it has begun, or it is clear that it will not. A look that fails tells nothing about the command, so it
+    /// is looked at again.
     async fn begun(&self, execution: &str) -> Result<Look, Failure> {
         let mut pauses = Pauses::new();
         loop {
-            let look = self.engine.look(execution).await?;
-            if look.process.is_some() || look.exit_code.is_some() {
-                return Ok(look);
-            }
+            let failure = match self.engine.look(execution).await {
+                Ok(look) if look.process.is_some() || look.exit_code.is_some() => return Ok(look),
+                Ok(_) => {
+                    let message = format!("the engine has not begun with the command within {BEGIN_LIMIT:?}");
+                    failed(Errno::NOTCONN, message)
+                }
+                // There is no such command any more.
+                Err(error @ InsideError::NotFound) => return Err(error.into()),
+                Err(error) => error.into(),
+            };
             if pauses.elapsed() >= BEGIN_LIMIT {
-                let message = format!("the engine has not begun with the command within {BEGIN_LIMIT:?}");
-                return Err(failed(Errno::NOTCONN, message));
+                return Err(failure);
             }
             pauses.next().await;
         }
+    }
+
+    /// The same for a caller's command. Its caller takes one that is given up for not started, and cannot end it, so that
+    /// it is killed should it begin all the same.
+    async fn begun_or_pursued(&self, id: u64, execution: &str) -> Result<Look, Failure> {
+        let begun = self.begun(execution).await;
+        if begun.is_err() {
+            tokio::spawn(self.clone().pursue(id, execution.to_owned()));
+        }
+        begun
+    }
+
+    /// Kills a command as soon as it has a process.
+    async fn pursue(self, id: u64, execution: String) {
+        let mut pauses = Pauses::new();
+        while pauses.elapsed() < PURSUIT_LIMIT {
+            match self.engine.look(&execution).await {
+                Ok(Look { exit_code: Some(_), .. }) | Err(InsideError::NotFound) => return,
+                Ok(Look { process: Some(process), .. }) => {
+                    let failure = self.kill_process(id, &execution, process).await.err();
+                    let failure = failure.map(|failure| String::from_utf8_lossy(&failure.message.0).into_owned());
+                    tracing::warn!(session.id = %self.session, process, failure, "killing a command that began too late");
+                    return;
+                }
+                Ok(_) | Err(_) => {}
+            }
+            pauses.next().await;
+        }
+        tracing::warn!(session.id = %self.session, %execution, "a command that was given up may begin at any time");
     }
 
     /// Waits for the end of a command whose output has ended. `broken`: why it ended too early.
@@ -367,10 +426,15 @@ fn blanked() -> Vec<String> {
     [SECRET_VARIABLE, SOCKET_VARIABLE, WAIT_VARIABLE].map(|name| format!("{name}=")).into()
 }
 
-/// An engine does not tell a signal from the code that a shell would make of it, except where we know.
-fn ending(code: i32, lived: Duration, timed_out: bool, killed: bool) -> Ending {
-    let by_us = (timed_out || killed) && code == 128 + Signal::KILL.as_raw();
-    let how = if by_us { How::Signal { signal: Signal::KILL.as_raw() } } else { How::Code { code } };
+/// An engine does not tell a signal from the code that a shell would make of it, except where we know. Nor does it tell
+/// that the kernel killed a command for want of memory, so the count of such kills since its start is looked at.
+fn ending(code: i32, lived: Duration, timed_out: bool, killed: bool, memory: Option<&MemoryGroup>) -> Ending {
+    let is_kill = code == 128 + Signal::KILL.as_raw();
+    let how = match (is_kill, timed_out || killed) {
+        (true, true) => How::Signal { signal: Signal::KILL.as_raw() },
+        (true, false) if memory.is_some_and(MemoryGroup::has_run_out) => How::CodeOutOfMemory { code },
+        _ => How::Code { code },
+    };
     Ending { how, duration: lived.as_micros() as u64, timed_out, killed: killed && !timed_out }
 }
 

@@ -6,6 +6,7 @@
 use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::io;
+use std::path::{Path, PathBuf};
 
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use sandbox_init::wire::COMMAND_VARIABLE;
@@ -78,11 +79,60 @@ pub(in crate::interiors) fn any_of(container: &str) -> Option<i32> {
 
 /// Of a container, without those that only wait to be reaped.
 fn processes(container: &str) -> HashMap<i32, Stat> {
-    let Ok(entries) = fs::read_dir("/proc") else { return HashMap::new() };
-    let numbers = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok());
-    let of_container = numbers.filter(|process| is_in(container, *process));
     let stat = |process: i32| Some((process, stat(&fs::read_to_string(format!("/proc/{process}/stat")).ok()?)?));
-    of_container.filter_map(stat).collect()
+    numbers(container).filter_map(stat).collect()
+}
+
+/// Of all processes of a container, each looked for when it is asked for.
+fn numbers(container: &str) -> impl Iterator<Item = i32> {
+    let entries = fs::read_dir("/proc").into_iter().flatten();
+    let numbers = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok());
+    numbers.filter(move |process| is_in(container, *process))
+}
+
+/// How many processes of a container the kernel had killed for want of memory at one time.
+#[derive(Debug, Clone)]
+pub(super) struct MemoryGroup {
+    events: PathBuf,
+    kills: u64,
+}
+
+impl MemoryGroup {
+    /// Absent where the container's control group cannot be seen from here.
+    pub(super) fn of(container: &str) -> Option<Self> {
+        let groups = fs::read_to_string(format!("/proc/{}/cgroup", numbers(container).next()?)).ok()?;
+        let events = memory_events(&groups, container)?;
+        Some(Self { kills: oom_kills(&events)?, events })
+    }
+
+    #[cfg(test)]
+    pub(super) fn since(events: &Path, kills: u64) -> Self {
+        Self { events: events.to_owned(), kills }
+    }
+
+    /// Whether it has killed more since then.
+    pub(super) fn has_run_out(&self) -> bool {
+        oom_kills(&self.events).is_some_and(|kills| kills > self.kills)
+    }
+}
+
+/// In the container's own group, whose count has those of all groups that are made in it.
+fn memory_events(groups: &str, container: &str) -> Option<PathBuf> {
+    groups.lines().find_map(|line| {
+        let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
+        let (root, file) = match controllers {
+            "" => ("/sys/fs/cgroup", "memory.events"),
+            _ if controllers.split(',').any(|one| one == "memory") => ("/sys/fs/cgroup/memory", "memory.oom_control"),
+            _ => return None,
+        };
+        let after = path.find(container)? + container.len();
+        let end = path[after..].find('/').map_or(path.len(), |slash| after + slash);
+        Some(Path::new(root).join(path[..end].trim_start_matches('/')).join(file))
+    })
+}
+
+fn oom_kills(events: &Path) -> Option<u64> {
+    fs::read_to_string(events).ok()?.lines().find_map(|line| line.strip_prefix("oom_kill "))?.trim().parse().ok()
 }
 
 /// The name in the second field may hold anything, also spaces and brackets.
@@ -128,6 +178,29 @@ mod tests {
         assert!(!names("0::/user.slice", &id));
         assert!(!names("0::/user.slice", ""), "anything contains nothing");
         assert!(!is_in(&id, std::process::id() as i32));
+    }
+
+    #[test]
+    fn the_memory_of_a_container_is_found_in_both_versions_of_control_groups() {
+        let id = "ab".repeat(32);
+        let found = |groups: String| memory_events(&groups, &id).map(|path| path.display().to_string());
+        let first = found(format!("9:pids:/docker/{id}\n4:memory:/docker/{id}\n0::/docker/{id}\n"));
+        assert_eq!(first, Some(format!("/sys/fs/cgroup/memory/docker/{id}/memory.oom_control")));
+        let second = found(format!("0::/system.slice/docker-{id}.scope/made/inside\n"));
+        assert_eq!(second, Some(format!("/sys/fs/cgroup/system.slice/docker-{id}.scope/memory.events")));
+        assert_eq!(found("0::/user.slice\n".into()), None);
+    }
+
+    #[test]
+    fn a_container_has_run_out_of_memory_once_the_kernel_has_killed_more() {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        let count = |kills: u64| fs::write(file.path(), format!("oom 9\noom_kill {kills}\noom_group_kill 0\n"));
+        count(2).expect("written");
+        assert_eq!(oom_kills(file.path()), Some(2));
+        let before = MemoryGroup::since(file.path(), 2);
+        assert!(!before.has_run_out());
+        count(3).expect("written");
+        assert!(before.has_run_out());
     }
 
     #[test]

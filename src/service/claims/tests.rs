@@ -22,7 +22,7 @@ struct Host {
     slot: SlotId,
 }
 
-fn sandbox() -> Sandbox {
+pub(in crate::service) fn sandbox() -> Sandbox {
     let (chat, now) = (ChatId::new(uuid::Uuid::new_v4()), SystemClock.now());
     Sandbox {
         session: SessionId::random(),

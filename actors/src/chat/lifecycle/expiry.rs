@@ -83,7 +83,7 @@ impl Lifecycle {
             Phase::Failed(failed) => match failed.sandbox.expiry(now) {
                 None => self.rearm(),
                 // Its processes have ended already; what is to be kept is its container.
-                Some(reason) if keeps && !failed.sandbox.reason.is_of_a_lost_container() => {
+                Some(reason) if keeps && failed.sandbox.reason != Reason::Vanished => {
                     let sandbox = failed.sandbox.clone();
                     self.rest(sandbox, reason);
                 }

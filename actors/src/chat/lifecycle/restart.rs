@@ -34,7 +34,7 @@ impl Lifecycle {
         let profile = self.rules.profiles.get(&sandbox.profile);
         let restart = profile.map(|profile| profile.restart).unwrap_or_default();
         // A container that is gone cannot be started.
-        if restart == Restart::OnFailure && !sandbox.reason.is_of_a_lost_container() {
+        if restart == Restart::OnFailure && sandbox.reason != Reason::Vanished {
             let delay = FIRST_DELAY.saturating_mul(2u32.saturating_pow(restarts)).min(LONGEST_DELAY);
             self.effects.push(Effect::RestartAfter { generation: self.generation, delay });
         }

@@ -95,7 +95,7 @@ impl Lifecycle {
 
     /// Whether there is something to be kept.
     pub(super) fn has_container(&self) -> bool {
-        let there = |sandbox: &Sandbox| sandbox.container.is_some() && !sandbox.reason.is_of_a_lost_container();
+        let there = |sandbox: &Sandbox| sandbox.container.is_some() && sandbox.reason != Reason::Vanished;
         self.sandbox().is_some_and(there)
     }
 

@@ -90,7 +90,7 @@ impl Lifecycle {
             },
             Liveness::Vanished => {
                 let message = "its container was removed past the service: the engine says that it was destroyed";
-                (Reason::RemovedExternally, Some(message.to_owned()))
+                (Reason::Vanished, Some(message.to_owned()))
             }
         };
         waiting.extend(running.take_waiting());

@@ -1,4 +1,4 @@
-//! Commands whose stream breaks, on an engine that only pretends.
+//! Commands whose stream breaks, or that the engine cannot tell of, on an engine that only pretends.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
@@ -15,6 +15,8 @@ use crate::interiors::{Entrance, StandIns};
 /// Runs one command without end, whose stream breaks at once.
 struct Breaking {
     looks: AtomicUsize,
+    /// So many looks fail before one tells anything.
+    silent: usize,
 }
 
 #[async_trait]
@@ -26,7 +28,9 @@ impl EngineInside for Breaking {
     }
 
     async fn look(&self, _: &str) -> Result<Look, InsideError> {
-        self.looks.fetch_add(1, Ordering::Relaxed);
+        if self.looks.fetch_add(1, Ordering::Relaxed) < self.silent {
+            return Err(InsideError::Engine("timed out".into()));
+        }
         Ok(Look { process: Some(4242), exit_code: None })
     }
 
@@ -60,7 +64,14 @@ struct Broken {
 
 /// A command that has begun, on an engine whose stream of it breaks.
 async fn broken(timeout: Option<u64>) -> Broken {
-    let engine = Arc::new(Breaking { looks: AtomicUsize::new(0) });
+    let mut broken = asked_for(timeout, 0).await;
+    assert!(matches!(broken.conversation.listening.next_event().await, Ok(Event::Started { id: 1 })));
+    broken
+}
+
+/// The same command, before it is known to have begun.
+async fn asked_for(timeout: Option<u64>, silent: usize) -> Broken {
+    let engine = Arc::new(Breaking { looks: AtomicUsize::new(0), silent });
     let stand_ins = StandIns::new(engine.clone(), "/nonexistent".into());
     let session = SessionId::random();
     let container = ContainerId::new("c".repeat(64));
@@ -75,8 +86,7 @@ async fn broken(timeout: Option<u64>) -> Broken {
         input: false,
         detached: false,
     };
-    let mut conversation = stand_in.converse(&Request::Run { command }).await.expect("a conversation");
-    assert!(matches!(conversation.listening.next_event().await, Ok(Event::Started { id: 1 })));
+    let conversation = stand_in.converse(&Request::Run { command }).await.expect("a conversation");
     Broken { engine, stand_ins, session, conversation }
 }
 
@@ -120,4 +130,43 @@ async fn a_command_that_runs_on_after_its_stream_broke_is_told_of_and_stays_know
     assert!(message.contains("reset by peer") && message.contains("still runs"), "{message}");
     let known = broken.stand_ins.commands(broken.session);
     assert_eq!((known.len(), known[0].attached), (1, false));
+}
+
+#[tokio::test]
+async fn a_first_look_that_fails_is_repeated() {
+    let mut asked_for = asked_for(None, 3).await;
+    let event = asked_for.conversation.listening.next_event().await;
+    assert!(matches!(event, Ok(Event::Started { id: 1 })), "{event:?}");
+    assert_eq!(asked_for.stand_ins.commands(asked_for.session).len(), 1);
+}
+
+#[tokio::test]
+async fn a_command_that_is_given_up_is_killed_once_it_has_a_process() {
+    // Pauses double from 5 ms, so that the ninth look is the first past the limit: the tenth and eleventh fail as well.
+    let silent = 11;
+    let mut asked_for = asked_for(None, silent).await;
+    let (errno, message) = failure(&mut asked_for.conversation).await;
+    assert_eq!(errno, Errno::NOTCONN.raw_os_error());
+    assert!(message.contains("timed out"), "{message}");
+    // The look that tells of its process, and the one right before its process is reached for.
+    let looks = || asked_for.engine.looks.load(Ordering::Relaxed);
+    while looks() < silent + 2 {
+        tokio::time::sleep(PAUSE).await;
+    }
+    tokio::time::sleep(10 * PAUSE).await;
+    assert_eq!(looks(), silent + 2, "there is an end to it");
+}
+
+#[test]
+fn a_kill_for_want_of_memory_is_told_from_others() {
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    std::fs::write(file.path(), "oom_kill 1\n").expect("written");
+    let starved = MemoryGroup::since(file.path(), 0);
+    let how = |code, killed, memory| ending(code, Duration::ZERO, false, killed, memory).how;
+    assert!(matches!(how(137, false, Some(&starved)), How::CodeOutOfMemory { code: 137 }));
+    assert!(matches!(how(137, true, Some(&starved)), How::Signal { signal: 9 }), "by the service");
+    assert!(matches!(how(1, false, Some(&starved)), How::Code { code: 1 }), "it went on without");
+    assert!(matches!(how(137, false, None), How::Code { code: 137 }));
+    let other = MemoryGroup::since(file.path(), 1);
+    assert!(matches!(how(137, false, Some(&other)), How::Code { code: 137 }), "of an earlier command");
 }

@@ -237,7 +237,7 @@ fn a_container_that_vanishes_while_it_is_being_stopped_is_a_failure() {
     let mut stage = stopping();
     stage.stirred();
     stage.checked(Liveness::Vanished);
-    assert_eq!(stage.seen().unwrap().reason, Reason::RemovedExternally);
+    assert_eq!(stage.seen().unwrap().reason, Reason::Vanished);
     stage.stop_succeeds();
     assert_eq!(stage.seen().unwrap().status, Status::Failed);
     stage.wait_until_due();

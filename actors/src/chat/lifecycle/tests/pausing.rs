@@ -168,7 +168,7 @@ fn a_resumption_of_what_has_died_fails_and_the_next_create_replaces_it() {
     stage.unpause_fails();
     assert!(stage.kept_answer(touch).is_err());
     stage.checked(Liveness::Vanished);
-    assert_eq!(status(&mut stage), (Status::Failed, Reason::RemovedExternally));
+    assert_eq!(status(&mut stage), (Status::Failed, Reason::Vanished));
     let create = stage.create();
     stage.tear_down_succeeds();
     stage.launch_succeeds();

@@ -191,7 +191,7 @@ fn a_sandbox_that_vanished_is_not_started_again() {
     let mut stage = Stage::running_under(on_failure());
     stage.stirred();
     stage.checked(Liveness::Vanished);
-    assert_eq!(stage.seen().unwrap().reason, Reason::RemovedExternally);
+    assert_eq!(stage.seen().unwrap().reason, Reason::Vanished);
     stage.assert_nothing_is_open();
 }
 

@@ -63,7 +63,9 @@ fn a_sandbox_that_vanished_is_replaced() {
     let create = stage.create();
     stage.checked(Liveness::Vanished);
     let failed = stage.history.iter().find(|t| t.to == Some(Status::Failed)).unwrap();
-    assert_eq!(failed.sandbox.reason, Reason::RemovedExternally);
+    assert_eq!(failed.sandbox.reason, Reason::Vanished);
+    let message = failed.sandbox.message.as_deref().unwrap_or_default();
+    assert!(message.contains("removed past the service"), "{message}");
     stage.tear_down_succeeds();
     stage.launch_succeeds();
     assert_eq!(stage.created(create).outcome, Outcome::Replaced);
