@@ -9,8 +9,8 @@ mod doctor;
 mod failure;
 mod filter;
 mod following;
+mod guest;
 mod images;
-mod inside;
 mod moment;
 mod snapshots;
 mod tables;
@@ -190,7 +190,7 @@ async fn execute(arguments: &mut Arguments) -> Result<(Exit, String), Trouble> {
         }
         Command::Images => images::list(&service).await,
         Command::Image { command } => images::execute(&service, command).await,
-        Command::Inside(inside) => inside::execute(&service, inside).await,
+        Command::Inside(inside) => guest::execute(&service, inside).await,
         Command::Snapshot { chat, label } => snapshots::take(&service, chat, label.as_deref()).await,
         Command::Snapshots { command: Some(Snapshots::Delete { snapshot }), .. } => {
             snapshots::delete(&service, snapshot).await

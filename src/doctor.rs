@@ -13,21 +13,22 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::{join_all, try_join_all};
+use sandboxd_actors::domain::ids::InstanceName;
+use sandboxd_actors::domain::profile;
 use sandboxd_actors::engine::bounded::Bounded;
-use sandboxd_actors::engine::{EngineError, NetworkSpec};
-use sandboxd_actors::ids::InstanceName;
-use sandboxd_actors::images::Images;
+use sandboxd_actors::pool;
+use sandboxd_actors::ports::engine::{EngineError, NetworkSpec};
+use sandboxd_actors::ports::images::Images;
+use sandboxd_actors::ports::slot::Slots;
 use sandboxd_actors::sandboxes::Sandboxes;
-use sandboxd_actors::slot::Slots;
-use sandboxd_actors::{pool, profile};
 use tokio_util::sync::CancellationToken;
 
 use crate::config::Config;
 use crate::engine::condition::EngineCondition;
-use crate::file_system::{FileSystem, Links, Own};
 use crate::profiles::Profiles;
 use crate::server::access::Allowed;
 use crate::service::callers;
+use crate::storage::file_system::{FileSystem, Links, Own};
 use check::Checks;
 use findings::{Descriptors, Directory, Findings, Found, Instance, Network, Pool, ProfileImage, VolumeRoot};
 

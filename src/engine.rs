@@ -1,9 +1,9 @@
-//! The engines that carry the sandboxes: adapters of the core's [`Engine`](sandboxd_actors::engine::Engine) port.
+//! The engines that carry the sandboxes: adapters of the core's [`Engine`](sandboxd_actors::ports::engine::Engine) port.
 
 pub mod condition;
 pub mod docker;
+pub mod guest;
 mod host_network;
-pub mod inside;
 pub mod private;
 
 /// A short name for a long one. Stable across versions, unlike the standard library's: the next run must find what this one

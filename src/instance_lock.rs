@@ -6,7 +6,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::FlockOperation;
-use sandboxd_actors::ids::InstanceName;
+use sandboxd_actors::domain::ids::InstanceName;
 
 /// Writable for everybody, and emptied with each boot.
 pub const LOCKS: &str = "/run/lock";

@@ -24,9 +24,9 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use rusqlite::{Connection, Row, TransactionBehavior};
-use sandboxd_actors::ids::{ChatId, InstanceName, SessionId};
+use sandboxd_actors::domain::ids::{ChatId, InstanceName, SessionId};
+use sandboxd_actors::domain::sandbox::Sandbox;
 use sandboxd_actors::journal::{Contents, Entry, EventPage, Journal, JournalError, LifecycleEvent};
-use sandboxd_actors::sandbox::Sandbox;
 
 use lock::Lock;
 

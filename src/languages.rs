@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use sandboxd_actors::ids::ProfileName;
+use sandboxd_actors::domain::ids::ProfileName;
 
 use crate::config::{self, Config, DEFAULT_PROFILE, Language};
 

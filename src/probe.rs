@@ -11,7 +11,7 @@ use hyper::client::conn::http1;
 use hyper::header::{CONNECTION, HOST, USER_AGENT};
 use hyper::{Request, StatusCode};
 use hyper_util::rt::TokioIo;
-use sandboxd_actors::probe::{NotReady, Probe};
+use sandboxd_actors::ports::probe::{NotReady, Probe};
 use tokio::net::TcpStream;
 
 #[derive(Debug, Clone, Copy, Default)]

@@ -5,11 +5,11 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use sandboxd_actors::container::{Mount, MountPoints};
-use sandboxd_actors::environment::{Environment, InvalidVariable};
-use sandboxd_actors::host_path::{HostPath, InvalidHostPath};
-use sandboxd_actors::ids::{InvalidId, ProfileName};
-use sandboxd_actors::profile::{
+use sandboxd_actors::domain::container::{Mount, MountPoints};
+use sandboxd_actors::domain::environment::{Environment, InvalidVariable};
+use sandboxd_actors::domain::host_path::{HostPath, InvalidHostPath};
+use sandboxd_actors::domain::ids::{InvalidId, ProfileName};
+use sandboxd_actors::domain::profile::{
     Limits, Network, OnExpire, PoolTargets, Profile, Readiness, ReadinessCheck, Restart, User,
 };
 

@@ -4,9 +4,9 @@ use std::io::{self, IsTerminal};
 use std::net::SocketAddr;
 
 use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder};
-use sandboxd_actors::outcome::Scarce;
+use sandboxd_actors::domain::outcome::Scarce;
+use sandboxd_actors::domain::sandbox::{Reason, Status};
 use sandboxd_actors::root::Child;
-use sandboxd_actors::sandbox::{Reason, Status};
 use tracing::Level;
 use tracing_subscriber::filter::{FilterExt, ParseError, filter_fn};
 use tracing_subscriber::layer::SubscriberExt;
@@ -14,7 +14,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer};
 
 use crate::config::{Log, LogFormat};
-use crate::file_system::LANES;
+use crate::storage::file_system::LANES;
 
 /// Overrides `log.filter` for one run, such as `SANDBOXD_LOG=debug`.
 pub const LOG_VARIABLE: &str = "SANDBOXD_LOG";

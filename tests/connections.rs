@@ -9,7 +9,7 @@ use std::time::Duration;
 use rustix::process::{Gid, Resource, Rlimit, Uid};
 use sandboxd::server::Limits;
 use sandboxd::server::access::Allowed;
-use sandboxd_actors::engine::Operation;
+use sandboxd_actors::ports::engine::Operation;
 use serde_json::{Value, json};
 use support::{Caller, INFO, PATIENCE, Service, chat, is_usable, kind, request};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt};
@@ -72,7 +72,7 @@ async fn at_the_limit_of_requests_under_way_the_rest_waits_its_turn() {
     caller.send(request(3, "system.info", &json!({}))).await;
     is_usable(&mut service.connect().await).await;
     assert!(caller.is_silent());
-    gates.iter().for_each(sandboxd_actors::engine::fake::Gate::open);
+    gates.iter().for_each(sandboxd_actors::ports::engine::fake::Gate::open);
     let mut ids = Vec::new();
     for _ in 0..3 {
         ids.push(caller.answer().await["id"].as_u64());

@@ -9,14 +9,14 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use sandboxd::engine::docker::DockerEngine;
-use sandboxd_actors::container::ContainerSpec;
-use sandboxd_actors::engine::events::{EngineEvent, EngineEvents, Happening, Whose};
-use sandboxd_actors::engine::{ContainerState, Engine, EngineError, Exit, Health, NetworkSpec, SnapshotRemoval};
-use sandboxd_actors::environment::Environment;
-use sandboxd_actors::host_path::HostPath;
-use sandboxd_actors::ids::{ChatId, ContainerId, SessionId, SnapshotId};
-use sandboxd_actors::profile::{Limits, Network, User};
-use sandboxd_actors::snapshot::{Parent, SnapshotOrigin};
+use sandboxd_actors::domain::container::ContainerSpec;
+use sandboxd_actors::domain::environment::Environment;
+use sandboxd_actors::domain::host_path::HostPath;
+use sandboxd_actors::domain::ids::{ChatId, ContainerId, SessionId, SnapshotId};
+use sandboxd_actors::domain::profile::{Limits, Network, User};
+use sandboxd_actors::domain::snapshot::{Parent, SnapshotOrigin};
+use sandboxd_actors::ports::engine::events::{EngineEvent, EngineEvents, Happening, Whose};
+use sandboxd_actors::ports::engine::{ContainerState, Engine, EngineError, Exit, Health, NetworkSpec, SnapshotRemoval};
 use support::{TestInstance, eventually};
 use tokio::net::{UnixListener, UnixStream};
 
@@ -766,8 +766,10 @@ async fn a_commit_of_nothing_says_so_and_leaves_nothing() {
 async fn what_is_left_of_a_commit_that_never_ended_is_removed() {
     let instance = TestInstance::new();
     let container = instance.launch(&instance.spec("sleep 60")).await;
-    let labels =
-        std::collections::HashMap::from([(sandboxd_actors::snapshot::DRAFT.to_owned(), instance.name.to_string())]);
+    let labels = std::collections::HashMap::from([(
+        sandboxd_actors::domain::snapshot::DRAFT.to_owned(),
+        instance.name.to_string(),
+    )]);
     let config = bollard::models::ContainerConfig { labels: Some(labels), ..Default::default() };
     let options = bollard::query_parameters::CommitContainerOptionsBuilder::default().container(container.as_str());
     let docker = instance.raw().await;

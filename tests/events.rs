@@ -4,10 +4,10 @@
 mod support;
 
 use sandboxd::server::Limits;
-use sandboxd_actors::clock::{Clock, SystemClock};
-use sandboxd_actors::ids::{ChatId, SessionId};
+use sandboxd_actors::domain::ids::{ChatId, SessionId};
+use sandboxd_actors::domain::sandbox::{Reason, Status};
 use sandboxd_actors::journal::{Change, Draft};
-use sandboxd_actors::sandbox::{Reason, Status};
+use sandboxd_actors::ports::clock::{Clock, SystemClock};
 use serde_json::{Value, json};
 use support::{Caller, PATIENCE, Service, chat, is_usable, kind, request};
 use tokio::io::AsyncWriteExt;

@@ -10,11 +10,11 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use sandboxd::journal::SqliteJournal;
-use sandboxd_actors::clock::{Clock, SystemClock};
-use sandboxd_actors::host_path::HostPath;
-use sandboxd_actors::ids::{ChatId, ContainerName, InstanceName, SessionId};
+use sandboxd_actors::domain::host_path::HostPath;
+use sandboxd_actors::domain::ids::{ChatId, ContainerName, InstanceName, SessionId};
+use sandboxd_actors::domain::sandbox::{Reason, Sandbox, Status};
 use sandboxd_actors::journal::{Change, Contents, Draft, Journal, JournalError, JournalHandle};
-use sandboxd_actors::sandbox::{Reason, Sandbox, Status};
+use sandboxd_actors::ports::clock::{Clock, SystemClock};
 
 /// Tells the second process where to work.
 const CHILD: &str = "SANDBOXD_TEST_JOURNAL_DIRECTORY";

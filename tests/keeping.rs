@@ -7,10 +7,10 @@ mod support;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
-use sandboxd_actors::engine::{Observed, Operation};
-use sandboxd_actors::ids::ContainerId;
+use sandboxd_actors::domain::ids::ContainerId;
+use sandboxd_actors::domain::labels;
 use sandboxd_actors::journal::memory::Fault;
-use sandboxd_actors::labels;
+use sandboxd_actors::ports::engine::{Observed, Operation};
 use serde_json::{Value, json};
 use support::{Caller, MAX_LEASE, MAX_LEASES, PATIENCE, Service, chat, kind, request};
 
@@ -378,7 +378,7 @@ async fn a_dry_run_tells_each_action_with_its_reason_and_changes_nothing() {
 #[tokio::test]
 async fn without_an_engine_nothing_is_reconciled() {
     let service = Service::start().await;
-    service.engine.fail_always(Operation::List, sandboxd_actors::engine::fake::Fault::unreachable());
+    service.engine.fail_always(Operation::List, sandboxd_actors::ports::engine::fake::Fault::unreachable());
     let mut caller = service.connect().await;
     assert_eq!(kind(&call(&mut caller, "system.reconcile", json!({})).await), "engine_unavailable");
 }

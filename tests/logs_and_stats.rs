@@ -5,10 +5,10 @@ mod support;
 
 use std::time::Duration;
 
-use sandboxd_actors::engine::fake::Fault;
-use sandboxd_actors::engine::logs::LogStream;
-use sandboxd_actors::engine::{EngineError, Exit, Operation};
-use sandboxd_actors::ids::ContainerId;
+use sandboxd_actors::domain::ids::ContainerId;
+use sandboxd_actors::ports::engine::fake::Fault;
+use sandboxd_actors::ports::engine::logs::LogStream;
+use sandboxd_actors::ports::engine::{EngineError, Exit, Operation};
 use serde_json::{Value, json};
 use support::{Caller, PATIENCE, Service, chat, kind, request};
 

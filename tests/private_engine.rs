@@ -17,9 +17,9 @@ use engine_place::{EnginePlace, copy_test_image};
 use futures_util::StreamExt;
 use rustix::process::{Pid, Signal, kill_process};
 use sandboxd::engine::private::{PrivateEngine, PrivateEngineError};
-use sandboxd_actors::engine::ContainerState;
-use sandboxd_actors::engine::subnet::{AddressRange, Subnet};
-use sandboxd_actors::profile::Network;
+use sandboxd_actors::domain::profile::Network;
+use sandboxd_actors::domain::subnet::{AddressRange, Subnet};
+use sandboxd_actors::ports::engine::ContainerState;
 
 const INSIDE: &str = "SANDBOXD_TEST_IN_NAMESPACE";
 

@@ -4,7 +4,7 @@
 mod support;
 
 use sandboxd::server::Limits;
-use sandboxd_actors::engine::Operation;
+use sandboxd_actors::ports::engine::Operation;
 use serde_json::{Value, json};
 use support::{Caller, INFO, Service, chat, is_usable, kind, request};
 use tokio::io::AsyncWriteExt;

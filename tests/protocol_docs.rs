@@ -8,22 +8,24 @@ use std::time::Duration;
 
 use sandboxd::protocol::error::{Error, Kind};
 use sandboxd::protocol::fields::MAX_DURATION;
-use sandboxd::protocol::inside::file_reason::FileReason;
-use sandboxd::protocol::inside::{DEFAULT_OUTPUT, MAX_ARGUMENTS, MAX_FILES, MAX_OUTPUT, MAX_READ};
+use sandboxd::protocol::guest::file_reason::FileReason;
+use sandboxd::protocol::guest::{DEFAULT_OUTPUT, MAX_ARGUMENTS, MAX_FILES, MAX_OUTPUT, MAX_READ};
 use sandboxd::protocol::method::Method;
 use sandboxd::protocol::params::{DEFAULT_PAGE, MAX_PAGE};
 use sandboxd::protocol::request::Id;
 use sandboxd::server::Limits;
-use sandboxd_actors::directories::DirectoryError;
-use sandboxd_actors::ended::Ended;
-use sandboxd_actors::engine::logs::LogStream;
-use sandboxd_actors::engine::turns::NoTurn;
-use sandboxd_actors::engine::{EngineError, Exit, Operation};
-use sandboxd_actors::ids::{ContainerId, LeaseId, SessionId};
-use sandboxd_actors::images::ImageError;
-use sandboxd_actors::outcome::{Death, Launch, NotPurged, NotSaved, Outcome, SandboxError, Scarce, StartFailure};
+use sandboxd_actors::domain::ended::Ended;
+use sandboxd_actors::domain::ids::{ContainerId, LeaseId, SessionId};
+use sandboxd_actors::domain::outcome::{
+    Death, Launch, NotPurged, NotSaved, Outcome, SandboxError, Scarce, StartFailure,
+};
+use sandboxd_actors::domain::sandbox::{Reason, Status};
+use sandboxd_actors::engine::fair_queue::NoTurn;
+use sandboxd_actors::ports::chat_directories::DirectoryError;
+use sandboxd_actors::ports::engine::logs::LogStream;
+use sandboxd_actors::ports::engine::{EngineError, Exit, Operation};
+use sandboxd_actors::ports::images::ImageError;
 use sandboxd_actors::reconciler::plan::Because;
-use sandboxd_actors::sandbox::{Reason, Status};
 use serde_json::{Value, json};
 use support::{Caller, Service, request};
 use tokio::io::AsyncWriteExt;

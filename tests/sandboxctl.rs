@@ -5,8 +5,8 @@ mod support;
 
 use std::path::Path;
 
-use sandboxd_actors::engine::Operation;
-use sandboxd_actors::engine::fake::Fault;
+use sandboxd_actors::ports::engine::Operation;
+use sandboxd_actors::ports::engine::fake::Fault;
 use serde_json::{Value, json};
 use support::{PATIENCE, Service, chat, request};
 use tokio::io::{AsyncBufReadExt, BufReader};

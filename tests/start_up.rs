@@ -6,12 +6,12 @@ mod support;
 use std::sync::Arc;
 
 use sandboxd::config::Config;
-use sandboxd::engine::inside::Closed;
+use sandboxd::engine::guest::Closed;
 use sandboxd::service::{Outside, Service, ServiceError};
-use sandboxd_actors::engine::Operation;
-use sandboxd_actors::engine::fake::{FakeEngine, Fault};
-use sandboxd_actors::images::fake::FakeImages;
 use sandboxd_actors::journal::memory::MemoryJournal;
+use sandboxd_actors::ports::engine::Operation;
+use sandboxd_actors::ports::engine::fake::{FakeEngine, Fault};
+use sandboxd_actors::ports::images::fake::FakeImages;
 use support::{Fit, PATIENCE};
 use tokio_util::sync::CancellationToken;
 

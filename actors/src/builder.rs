@@ -9,11 +9,11 @@
 //! ```
 //!
 //! A job belongs to nobody who waits for it: it goes on when they go away. What to build and what to remove is decided
-//! in [`repository`] and [`collection`]; the mailbox never waits for the engine.
+//! in [`repository_image`] and [`garbage_collection`]; the mailbox never waits for the engine.
 
-pub mod collection;
+pub mod garbage_collection;
 mod job;
-pub mod repository;
+pub mod repository_image;
 mod work;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -26,15 +26,15 @@ use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::clock::{Clock, Timestamp};
-use crate::ids::InstanceName;
-use crate::images::labels::Origin;
-use crate::images::{Image, ImageError, Images};
-use crate::sources::Sources;
-use collection::{Occasion, Watermarks};
+use crate::domain::ids::InstanceName;
+use crate::ports::clock::{Clock, Timestamp};
+use crate::ports::images::labels::Origin;
+use crate::ports::images::{Image, ImageError, Images};
+use crate::ports::repositories::Sources;
+use garbage_collection::{Occasion, Watermarks};
 use job::Job;
 pub use job::{Following, Outcome};
-use repository::{Repository, Standing};
+use repository_image::{Repository, Standing};
 
 /// How often it is looked whether something is due.
 const TICK: Duration = Duration::from_secs(1);

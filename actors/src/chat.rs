@@ -5,37 +5,32 @@
 
 pub mod actor;
 pub mod admission;
-pub mod discovery;
+pub mod effects;
 pub mod events;
-pub mod launch;
 mod leases;
 pub mod lifecycle;
-pub mod pausing;
 pub mod phase;
-pub mod readiness;
-pub mod snapshot;
-pub mod teardown;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::claims::Claims;
-use crate::clock::Clock;
-use crate::container::MountPoints;
-use crate::directories::ChatDirectories;
+use crate::domain::container::MountPoints;
+use crate::domain::ids::{InstanceName, SessionId};
+use crate::domain::sandbox::Sandbox;
+use crate::domain::snapshot::retention::Retention;
 use crate::engine::bounded::Bounded;
-use crate::engine::turns::{Lane, Party, Turn, Turns};
-use crate::ids::{InstanceName, SessionId};
-use crate::interior::Interiors;
+use crate::engine::fair_queue::{Lane, Party, Turn, Turns};
 use crate::journal::{Draft, JournalHandle};
-use crate::probe::Probe;
-use crate::root::census::Capacity;
-use crate::sandbox::Sandbox;
-use crate::slot::Slots;
-use crate::snapshot::retention::Retention;
+use crate::pool::claims::Claims;
+use crate::ports::chat_directories::ChatDirectories;
+use crate::ports::clock::Clock;
+use crate::ports::guest::Interiors;
+use crate::ports::probe::Probe;
+use crate::ports::slot::Slots;
+use crate::root::limits::Capacity;
 
+pub use effects::teardown::TeardownLimits;
 pub use lifecycle::Rules;
-pub use teardown::TeardownLimits;
 
 /// What every chat needs of the world.
 #[derive(Clone)]

@@ -29,10 +29,10 @@ mod tests;
 
 use std::sync::Arc;
 
-use crate::claims::Claim;
-use crate::clock::Timestamp;
-use crate::ids::{AgentId, ChatId, ContainerId, SessionId};
-use crate::sandbox::{Reason, Sandbox, Status};
+use crate::domain::ids::{AgentId, ChatId, ContainerId, SessionId};
+use crate::domain::sandbox::{Reason, Sandbox, Status};
+use crate::pool::claims::Claim;
+use crate::ports::clock::Timestamp;
 
 pub use error::JournalError;
 pub use handle::JournalHandle;

@@ -1,17 +1,18 @@
 //! Warm slots of one profile: kept started for chats to come, handed out once each, replaced in quiet moments.
 //!
-//! [`shelf`] decides; [`actor`] carries out; [`start`] is how a slot comes into being, and [`claim`] how it becomes a
+//! [`inventory`] decides; [`actor`] carries out; [`start`] is how a slot comes into being, and [`claim`] how it becomes a
 //! chat's.
 
 pub mod actor;
 pub mod claim;
-pub mod shelf;
+pub mod claims;
+pub mod inventory;
 mod start;
 
-use crate::clock::Timestamp;
-use crate::ids::ProfileName;
-use crate::slot::LateBinding;
-use shelf::Counts;
+use crate::domain::ids::ProfileName;
+use crate::ports::clock::Timestamp;
+use crate::ports::slot::LateBinding;
+use inventory::Counts;
 
 /// What is to be known of a pool.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -10,8 +10,8 @@ use std::time::Duration;
 use ractor::{Actor, ActorProcessingErr, ActorRef, RpcReplyPort};
 use tokio::time::Instant;
 
-use crate::clock::{Clock, Timestamp};
-use crate::ids::ChatId;
+use crate::domain::ids::ChatId;
+use crate::ports::clock::{Clock, Timestamp};
 use crate::root;
 use clock_steps::ClockSteps;
 use deadlines::Deadlines;

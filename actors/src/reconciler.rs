@@ -14,14 +14,14 @@ use ractor::{Actor, ActorProcessingErr, ActorRef, RpcReplyPort};
 use tracing::Instrument;
 
 use crate::chat::World;
-use crate::chat::discovery::{Condition, Found, discover};
-use crate::clock::Timestamp;
-use crate::engine::EngineError;
-use crate::ids::{ChatId, SessionId};
+use crate::chat::effects::discover::{Condition, Found, discover};
+use crate::domain::ids::{ChatId, SessionId};
+use crate::domain::labels;
+use crate::domain::sandbox::{Sandbox, Status};
 use crate::journal::{Contents, Draft, JournalError};
-use crate::labels;
+use crate::ports::clock::Timestamp;
+use crate::ports::engine::EngineError;
 use crate::root;
-use crate::sandbox::{Sandbox, Status};
 use crate::sandboxes::ask;
 use plan::{Action, Situation, plan};
 

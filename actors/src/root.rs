@@ -2,13 +2,13 @@
 //!
 //! Requests reach a chat through here, in mailbox order. Nothing in a handler waits for the engine.
 
-pub mod census;
-mod denial;
-mod kept;
+pub(crate) mod flush;
+pub mod limits;
 mod message;
-pub(crate) mod notes;
 mod pools;
-mod roster;
+mod refusal;
+mod routing_table;
+mod supervised_child;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -21,22 +21,22 @@ use crate::builder::{self, Builder, Workshop};
 use crate::chat::World;
 use crate::chat::actor::{self as chat, Call, Chat, Start};
 use crate::chat::events::Event;
-use crate::clock::Timestamp;
-use crate::ids::{ChatId, ContainerId, ProfileName};
+use crate::domain::ids::{ChatId, ContainerId, ProfileName};
+use crate::domain::outcome::{Deletion, SandboxError};
 use crate::journal::Contents;
-use crate::outcome::{Deletion, SandboxError};
 use crate::pool;
+use crate::ports::clock::Timestamp;
 use crate::reaper::{self, Reaper};
 use crate::reconciler::{self, Reconciler, Trigger};
 use crate::sandboxes::Rhythm;
 use crate::watcher::{self, Watcher};
-use census::{Census, Share};
-pub use kept::Child;
-use kept::Kept;
+use limits::{Census, Share};
 pub use message::{AtWork, Attended, Message};
 pub(crate) use pools::DRAIN_LIMIT;
 use pools::Pools;
-use roster::{Roster, Route};
+use routing_table::{Roster, Route};
+pub use supervised_child::Child;
+use supervised_child::Kept;
 
 #[derive(Debug)]
 pub struct Root;
@@ -174,7 +174,7 @@ impl Actor for Root {
                     let _ = chat.cast(chat::Message::Event(Box::new(Event::ClockStepped { by })));
                 }
                 // Every chat knows of it before its next deadline is told; the disk may take its time.
-                tokio::spawn(notes::write_down_in_time(chats, state.world.journal.clone()));
+                tokio::spawn(flush::write_down_in_time(chats, state.world.journal.clone()));
             }
             Message::Arm { chat, at } => state.reaper.cast(reaper::Message::Arm { chat, at }),
             Message::Disarm { chat } => state.reaper.cast(reaper::Message::Disarm { chat }),
@@ -257,7 +257,7 @@ impl State {
         let call = match call {
             Call::Create(request, answer) => match self.census.admit(chat, &request, self.world.capacity) {
                 Ok(()) => Call::Create(request, answer),
-                Err(full) => return denial::answer(chat, full, answer, self.reaper.actor(), &self.world.clock),
+                Err(full) => return refusal::answer(chat, full, answer, self.reaper.actor(), &self.world.clock),
             },
             call => call,
         };

@@ -16,18 +16,18 @@ use crate::builder::Workshop;
 use crate::chat::World;
 use crate::chat::actor::{self as chat, Answer, Call, Keep};
 use crate::chat::events::Lease;
-use crate::ended::Ended;
-use crate::engine::EngineError;
-use crate::ids::{ChatId, LeaseId, ProfileName};
+use crate::domain::create_request::CreateRequest;
+use crate::domain::ended::Ended;
+use crate::domain::ids::{ChatId, LeaseId, ProfileName};
+use crate::domain::outcome::{Created, Deletion, Page, SandboxError, Undescribed};
+use crate::domain::sandbox::Sandbox;
+use crate::domain::snapshot::{Snapshot, SnapshotLabel};
 use crate::journal::{Contents, JournalError, JournalHandle};
-use crate::outcome::{Created, Deletion, Page, SandboxError, Undescribed};
 use crate::pool;
-use crate::pool::shelf::Hinted;
+use crate::pool::inventory::Hinted;
+use crate::ports::engine::EngineError;
 use crate::reconciler::{Report, Trigger};
-use crate::request::CreateRequest;
 use crate::root::{self, AtWork, DRAIN_LIMIT, Root};
-use crate::sandbox::Sandbox;
-use crate::snapshot::{Snapshot, SnapshotLabel};
 
 /// The machine answers every request by itself; this only keeps a defect from holding a caller for ever. It leaves
 /// room for a queue at the engine, a slow start and a roll-back.
@@ -260,7 +260,7 @@ impl Sandboxes {
         let close = |at_work| root::Message::Close { at_work };
         let AtWork { chats, pools } = ask(&self.root, close).await.unwrap_or_default();
         let settled = async {
-            if let Err(error) = root::notes::write_down(&chats, &self.world.journal).await {
+            if let Err(error) = root::flush::write_down(&chats, &self.world.journal).await {
                 tracing::warn!(%error, "not all activity is written down");
             }
             let chats = join_all(chats.iter().map(|actor| ask(actor, chat::Message::Settle)));

@@ -13,8 +13,8 @@ use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::chat::World;
-use crate::engine::EngineError;
-use crate::engine::events::{EngineEvents, Whose};
+use crate::ports::engine::EngineError;
+use crate::ports::engine::events::{EngineEvents, Whose};
 use crate::reconciler::Trigger;
 use crate::root;
 

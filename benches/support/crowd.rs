@@ -7,23 +7,23 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use sandboxd::chat_directories::DirectoriesOnDisk;
-use sandboxd::file_system::FileSystem;
 use sandboxd::journal::SqliteJournal;
 use sandboxd::probe::NetworkProbe;
-use sandboxd_actors::chat::discovery::Found;
+use sandboxd::storage::chat_directories::DirectoriesOnDisk;
+use sandboxd::storage::file_system::FileSystem;
+use sandboxd_actors::chat::effects::discover::Found;
 use sandboxd_actors::chat::{Rules, TeardownLimits, World};
-use sandboxd_actors::clock::{SystemClock, Timestamp};
-use sandboxd_actors::container::{ContainerSpec, MountPoints, compose};
+use sandboxd_actors::domain::container::{ContainerSpec, MountPoints, compose};
+use sandboxd_actors::domain::create_request::CreateRequest;
+use sandboxd_actors::domain::environment::Environment;
+use sandboxd_actors::domain::host_path::HostPath;
+use sandboxd_actors::domain::ids::{ChatId, ContainerId, InstanceName};
+use sandboxd_actors::domain::profile::{Limits, Network, OnExpire, Profile, Readiness, ReadinessCheck, Restart};
 use sandboxd_actors::engine::bounded::{Bounded, EngineLimits};
-use sandboxd_actors::engine::fake::FakeEngine;
-use sandboxd_actors::engine::{ContainerState, Observed};
-use sandboxd_actors::environment::Environment;
-use sandboxd_actors::host_path::HostPath;
-use sandboxd_actors::ids::{ChatId, ContainerId, InstanceName};
 use sandboxd_actors::journal::{Entry, Journal, JournalHandle};
-use sandboxd_actors::profile::{Limits, Network, OnExpire, Profile, Readiness, ReadinessCheck, Restart};
-use sandboxd_actors::request::CreateRequest;
+use sandboxd_actors::ports::clock::{SystemClock, Timestamp};
+use sandboxd_actors::ports::engine::fake::FakeEngine;
+use sandboxd_actors::ports::engine::{ContainerState, Observed};
 use sandboxd_actors::sandboxes::{Rhythm, Sandboxes};
 use uuid::Uuid;
 
@@ -113,13 +113,13 @@ impl Crowd {
         let world = World {
             instance: self.instance.clone(),
             engine: Bounded::new(Arc::new(engine.clone()), limits),
-            turns: sandboxd_actors::engine::turns::Turns::new(4),
+            turns: sandboxd_actors::engine::fair_queue::Turns::new(4),
             queue_limit: Duration::from_secs(60),
             capacity: Default::default(),
             probe: Arc::new(NetworkProbe),
             directories: Arc::new(DirectoriesOnDisk::open(&self.directory.join("chats"), file_system)?),
-            interiors: Arc::new(sandboxd_actors::interior::Unfurnished),
-            slots: Arc::new(sandboxd_actors::slot::NoSlots),
+            interiors: Arc::new(sandboxd_actors::ports::guest::Unfurnished),
+            slots: Arc::new(sandboxd_actors::ports::slot::NoSlots),
             claims: Arc::default(),
             clock: Arc::new(SystemClock),
             mounts: self.mounts()?,
@@ -131,7 +131,10 @@ impl Crowd {
                 max_leases: 64,
                 max_lease: Duration::from_secs(3600),
             },
-            retention: sandboxd_actors::snapshot::retention::Retention { keep: 5, max_age: Duration::from_secs(3600) },
+            retention: sandboxd_actors::domain::snapshot::retention::Retention {
+                keep: 5,
+                max_age: Duration::from_secs(3600),
+            },
         };
         let rhythm = Rhythm { reap: TICK, reconcile: Duration::from_secs(3600) };
         Ok(Sandboxes::start(world, contents, rhythm).await?.0)

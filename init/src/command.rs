@@ -16,11 +16,11 @@ use sandbox_init::codec::Bytes;
 use sandbox_init::wire::{COMMAND_VARIABLE, CommandFacts, Ending, How, Kind, Run, Size};
 
 use crate::budget::Budget;
-use crate::channel::{Channel, Filled, read_some};
+use crate::output_buffer::Retained;
 use crate::poll::{Interest, Poll, Token, Watched};
 use crate::program::{self, Program};
-use crate::retained::Retained;
-use crate::{survivors, terminal, usage};
+use crate::stream_socket::{Channel, Filled, read_some};
+use crate::{process_tree, terminal, usage};
 
 /// What the system gives every pipe, and what one that is read fast gets: fewer turns.
 const PIPE: usize = 64 * 1024;
@@ -80,7 +80,7 @@ impl Command {
         let mut command = program.prepare(&text(name));
         command.args(rest.iter().map(text));
         command.envs(environment.iter().map(|(name, value)| (text(name), text(value))));
-        command.env(COMMAND_VARIABLE, survivors::mark(id));
+        command.env(COMMAND_VARIABLE, process_tree::mark(id));
         if let Some(directory) = directory.as_ref().map(text) {
             // The system would not say whether the directory or the program is what is missing.
             if !Path::new(&directory).is_dir() {
@@ -199,12 +199,12 @@ impl Command {
     pub(crate) fn time_out(&mut self) {
         self.timed_out = true;
         self.deadline = None;
-        survivors::kill_all(self.leader, self.id);
+        process_tree::kill_all(self.leader, self.id);
     }
 
     pub(crate) fn kill(&mut self) {
         self.killed = self.exit.is_none();
-        survivors::kill_all(self.leader, self.id);
+        process_tree::kill_all(self.leader, self.id);
     }
 
     pub(crate) fn signal(&self, signal: i32) -> Result<(), Errno> {

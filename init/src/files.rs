@@ -15,7 +15,7 @@ use sandbox_init::codec::Bytes;
 use sandbox_init::own_process;
 use sandbox_init::wire::{Entry, Event, Facts, FileKind, Kind};
 
-use crate::channel::{Channel, Filled};
+use crate::stream_socket::{Channel, Filled};
 
 /// What an entry takes beside those.
 const ENTRY: usize = 64;

@@ -7,19 +7,19 @@
 //! One thread, one `epoll`: however many processes the sandbox has used up, what needs no new one still works. The service
 //! is trusted; everything else in the sandbox is not, and can neither read this process nor, as it is the first, kill it.
 
-mod attendant;
 mod budget;
-mod channel;
 mod command;
-mod conversation;
+mod event_loop;
 mod files;
 mod link;
 mod moving;
+mod output_buffer;
 mod poll;
+mod process_tree;
 mod program;
-mod retained;
 mod signals;
-mod survivors;
+mod stream;
+mod stream_socket;
 mod terminal;
 mod trees;
 mod usage;
@@ -40,7 +40,7 @@ fn main() -> ExitCode {
     let _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);
     let waits = std::env::var_os(WAIT_VARIABLE).is_some();
     let program = Program::new(std::env::args_os().skip(1).collect(), waits);
-    match attendant::run(address, program) {
+    match event_loop::run(address, program) {
         Ok(code) => code,
         Err(error) => {
             eprintln!("sandbox-init: {error}");

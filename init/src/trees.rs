@@ -6,8 +6,8 @@ use sandbox_init::codec::Bytes;
 use sandbox_init::tree::{Packing, Totals, TreeError, Unpacking};
 use sandbox_init::wire::{Event, Kind};
 
-use crate::channel::Channel;
 use crate::files::path;
+use crate::stream_socket::Channel;
 
 /// What an open directory takes while it is read.
 const LEVEL: usize = 10 * 1024;

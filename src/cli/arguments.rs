@@ -9,7 +9,7 @@ use super::DEFAULT_SOCKET;
 use super::create::Create;
 use super::filter::Filter;
 use super::images::ImageCommand;
-use super::inside::Inside;
+use crate::cli::guest::Inside;
 
 const EXIT_CODES: &str = "\
 Exit codes:

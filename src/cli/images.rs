@@ -13,10 +13,10 @@ use serde_json::{Map, Value, json};
 use super::arguments::variable;
 use super::columns::{Columns, Width};
 use super::failure::Trouble;
-use super::inside::size;
 use super::moment::relative;
 use super::tables::short;
 use super::{Exit, Service};
+use crate::cli::guest::size;
 use crate::client::{ClientError, Notification};
 
 #[derive(Debug, Subcommand)]

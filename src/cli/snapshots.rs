@@ -7,9 +7,9 @@ use serde_json::{Value, json};
 
 use super::chats::beginnings;
 use super::columns::{Columns, Width};
-use super::inside::size;
 use super::moment::relative;
 use super::{Exit, Service, Trouble, parsed};
+use crate::cli::guest::size;
 
 #[derive(Debug, Deserialize)]
 struct Snapshot {

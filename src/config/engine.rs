@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use sandboxd_actors::engine::subnet::{AddressRange, PREFIXES};
+use sandboxd_actors::domain::subnet::{AddressRange, PREFIXES};
 use serde::{Serialize, Serializer};
 
 use super::duration::{self, limit};

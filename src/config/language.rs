@@ -10,7 +10,7 @@ use super::section::{Parsed, Section};
 use super::size::{self, Size};
 use super::source::Raw;
 use super::values::{flag, list, optional};
-use crate::protocol::inside::MAX_OUTPUT;
+use crate::protocol::guest::MAX_OUTPUT;
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Language {

@@ -16,7 +16,7 @@ use super::section::{Parsed, Section};
 use super::size::{self, Size};
 use super::source::{Raw, Refusal};
 use super::values::{choice, flag, list, optional, path_below_root, plain_name, port, table_name, whole};
-use crate::base_image;
+use crate::images::base;
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Profile {
@@ -145,7 +145,7 @@ const LEAST_TMPFS: Size = Size::from_bytes(4 << 10);
 impl Profile {
     pub(super) fn read(section: &mut Section<'_>) -> Self {
         Profile {
-            image: section.get("image", base_image::TAG, image),
+            image: section.get("image", base::TAG, image),
             command: section.get("command", "", list(argument)),
             port: section.get("port", "8080", port),
             ttl: section.get("ttl", "4h", limit),

@@ -10,7 +10,7 @@ use super::section::{Parsed, Section};
 use super::size::{self, Size};
 use super::source::Raw;
 use super::values::{absolute_path, list, optional, whole};
-use crate::protocol::inside::MAX_OUTPUT;
+use crate::protocol::guest::MAX_OUTPUT;
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Socket {

@@ -5,21 +5,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use sandboxd_actors::claims::Claim;
-use sandboxd_actors::clock::Timestamp;
-use sandboxd_actors::container::{Binding, ContainerSpec};
-use sandboxd_actors::directories::{ChatDirectories, DirectoryError};
-use sandboxd_actors::engine::events::EngineEvents;
-use sandboxd_actors::engine::logs::{EngineLogs, LogRange};
-use sandboxd_actors::engine::{Engine, EngineError, EngineIdentity, NetworkSpec, Observed, SnapshotRemoval};
-use sandboxd_actors::host_path::HostPath;
-use sandboxd_actors::ids::{ChatId, ContainerId, ContainerName, InstanceName, SessionId, SlotId, SnapshotId};
-use sandboxd_actors::interior::Furnishing;
+use sandboxd_actors::domain::container::{Binding, ContainerSpec};
+use sandboxd_actors::domain::host_path::HostPath;
+use sandboxd_actors::domain::ids::{ChatId, ContainerId, ContainerName, InstanceName, SessionId, SlotId, SnapshotId};
+use sandboxd_actors::domain::profile::User;
+use sandboxd_actors::domain::sandbox::Sandbox;
+use sandboxd_actors::domain::snapshot::{Snapshot, SnapshotOrigin};
 use sandboxd_actors::journal::{Contents, Entry, EventPage, Journal, JournalError, LifecycleEvent};
-use sandboxd_actors::profile::User;
-use sandboxd_actors::sandbox::Sandbox;
-use sandboxd_actors::slot::{LateBinding, NotBound, Slots};
-use sandboxd_actors::snapshot::{Snapshot, SnapshotOrigin};
+use sandboxd_actors::pool::claims::Claim;
+use sandboxd_actors::ports::chat_directories::{ChatDirectories, DirectoryError};
+use sandboxd_actors::ports::clock::Timestamp;
+use sandboxd_actors::ports::engine::events::EngineEvents;
+use sandboxd_actors::ports::engine::logs::{EngineLogs, LogRange};
+use sandboxd_actors::ports::engine::{Engine, EngineError, EngineIdentity, NetworkSpec, Observed, SnapshotRemoval};
+use sandboxd_actors::ports::guest::Furnishing;
+use sandboxd_actors::ports::slot::{LateBinding, NotBound, Slots};
 
 use super::{CrashPoints, Side};
 

@@ -2,9 +2,9 @@
 
 use std::path::PathBuf;
 
-use sandboxd_actors::engine::EngineIdentity;
-use sandboxd_actors::images::Disk;
-use sandboxd_actors::slot::LateBinding;
+use sandboxd_actors::ports::engine::EngineIdentity;
+use sandboxd_actors::ports::images::Disk;
+use sandboxd_actors::ports::slot::LateBinding;
 
 use crate::engine::condition::{Condition, NetworkCondition};
 use crate::server::entry::{Entry, KeptOut};

@@ -3,15 +3,15 @@
 #[cfg(test)]
 mod tests;
 
-use sandboxd_actors::images::Disk;
-use sandboxd_actors::slot::LateBinding;
+use sandboxd_actors::ports::images::Disk;
+use sandboxd_actors::ports::slot::LateBinding;
 
 use super::check::{Check, Checks};
 use super::findings::{
     Callers, Descriptors, Directory, Findings, Found, Instance, Network, Place, ProfileImage, Slots, User, VolumeRoot,
 };
-use crate::base_image::how_to_get;
 use crate::engine::condition::{Condition, Enforced};
+use crate::images::base::how_to_get;
 use crate::server::entry::Entry;
 
 /// The journal needs room to write even while something else fills the disk.

@@ -2,8 +2,8 @@
 //! fit.
 
 use async_trait::async_trait;
-use sandboxd_actors::engine::EngineError;
-use sandboxd_actors::engine::subnet::Subnet;
+use sandboxd_actors::domain::subnet::Subnet;
+use sandboxd_actors::ports::engine::EngineError;
 
 #[async_trait]
 pub trait EngineCondition: Send + Sync + 'static {

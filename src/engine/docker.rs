@@ -2,7 +2,7 @@
 //!
 //! Each file is one subject: where the engine is ([`locate`]), what a container is made of ([`create`]), how one is
 //! read back ([`observe`]), its network ([`network`]), its output ([`logs`]), what is kept of it ([`snapshot`]), what the
-//! engine tells by itself ([`events`]), work inside one ([`inside`]), its images ([`images`]), how it was set up
+//! engine tells by itself ([`events`]), work inside one ([`guest`]), its images ([`images`]), how it was set up
 //! ([`condition`]), and what its errors mean ([`errors`]).
 //!
 //! An engine that does not answer yet is no reason not to start: it is looked for at the first call, and again at each
@@ -14,8 +14,8 @@ mod condition;
 mod create;
 mod errors;
 mod events;
+mod guest;
 mod images;
-mod inside;
 mod locate;
 mod logs;
 mod network;
@@ -34,14 +34,16 @@ use bollard::query_parameters::{
     CreateContainerOptions, ListContainersOptionsBuilder, RemoveContainerOptionsBuilder, RenameContainerOptionsBuilder,
     StopContainerOptionsBuilder,
 };
-use sandboxd_actors::clock::Timestamp;
-use sandboxd_actors::container::ContainerSpec;
-use sandboxd_actors::engine::events::EngineEvents;
-use sandboxd_actors::engine::logs::{EngineLogs, LogRange};
-use sandboxd_actors::engine::{Engine, EngineError, EngineIdentity, NetworkSpec, Observed, Operation, SnapshotRemoval};
-use sandboxd_actors::ids::{ChatId, ContainerId, ContainerName, InstanceName, SnapshotId};
-use sandboxd_actors::labels;
-use sandboxd_actors::snapshot::{Snapshot, SnapshotOrigin};
+use sandboxd_actors::domain::container::ContainerSpec;
+use sandboxd_actors::domain::ids::{ChatId, ContainerId, ContainerName, InstanceName, SnapshotId};
+use sandboxd_actors::domain::labels;
+use sandboxd_actors::domain::snapshot::{Snapshot, SnapshotOrigin};
+use sandboxd_actors::ports::clock::Timestamp;
+use sandboxd_actors::ports::engine::events::EngineEvents;
+use sandboxd_actors::ports::engine::logs::{EngineLogs, LogRange};
+use sandboxd_actors::ports::engine::{
+    Engine, EngineError, EngineIdentity, NetworkSpec, Observed, Operation, SnapshotRemoval,
+};
 use tokio::sync::OnceCell;
 
 use errors::{Failure, OrGone};

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::io;
 use std::net::Ipv4Addr;
 
-use sandboxd_actors::engine::subnet::Subnet;
+use sandboxd_actors::domain::subnet::Subnet;
 
 /// Routes and addresses of every routing table, as the kernel shows them.
 const ROUTES: &str = "/proc/net/fib_trie";

@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 
 use rustix::mount::UnmountFlags;
 use rustix::process::Signal;
-use sandboxd_actors::engine::Engine;
+use sandboxd_actors::ports::engine::Engine;
 use tokio::process::Command;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;

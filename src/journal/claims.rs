@@ -5,10 +5,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use rusqlite::{Connection, Row, named_params};
-use sandboxd_actors::claims::Claim;
-use sandboxd_actors::environment::Environment;
-use sandboxd_actors::host_path::HostPath;
-use sandboxd_actors::ids::{ChatId, ContainerId, SessionId};
+use sandboxd_actors::domain::environment::Environment;
+use sandboxd_actors::domain::host_path::HostPath;
+use sandboxd_actors::domain::ids::{ChatId, ContainerId, SessionId};
+use sandboxd_actors::pool::claims::Claim;
 
 use super::rows::{parsed, understood};
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 use chrono::Utc;
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
-use sandboxd_actors::ids::InstanceName;
+use sandboxd_actors::domain::ids::InstanceName;
 use sandboxd_actors::journal::JournalError;
 
 use super::schema::{self, APPLICATION_ID, MIGRATIONS};

@@ -8,11 +8,11 @@ use std::time::Duration;
 use chrono::SecondsFormat;
 use rusqlite::types::Type;
 use rusqlite::{Connection, Row, named_params};
-use sandboxd_actors::clock::Timestamp;
-use sandboxd_actors::host_path::HostPath;
-use sandboxd_actors::ids::{ChatId, ContainerId, ContainerName, InstanceName, LeaseId, SessionId};
+use sandboxd_actors::domain::host_path::HostPath;
+use sandboxd_actors::domain::ids::{ChatId, ContainerId, ContainerName, InstanceName, LeaseId, SessionId};
+use sandboxd_actors::domain::sandbox::{Endpoint, Sandbox, Status};
 use sandboxd_actors::journal::{Change, LifecycleEvent};
-use sandboxd_actors::sandbox::{Endpoint, Sandbox, Status};
+use sandboxd_actors::ports::clock::Timestamp;
 
 pub(super) fn save_sandbox(connection: &Connection, sandbox: &Sandbox) -> rusqlite::Result<()> {
     let mut replace = connection.prepare_cached(

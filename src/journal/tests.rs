@@ -5,13 +5,13 @@ use std::fs;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sandboxd_actors::claims::Claim;
-use sandboxd_actors::clock::Timestamp;
-use sandboxd_actors::environment::Environment;
-use sandboxd_actors::host_path::HostPath;
-use sandboxd_actors::ids::{ContainerId, ContainerName, SessionId, SlotId};
+use sandboxd_actors::domain::environment::Environment;
+use sandboxd_actors::domain::host_path::HostPath;
+use sandboxd_actors::domain::ids::{ContainerId, ContainerName, SessionId, SlotId};
+use sandboxd_actors::domain::sandbox::{Reason, Sandbox, Status};
 use sandboxd_actors::journal::{Change, LifecycleEvent};
-use sandboxd_actors::sandbox::{Reason, Sandbox, Status};
+use sandboxd_actors::pool::claims::Claim;
+use sandboxd_actors::ports::clock::Timestamp;
 use tempfile::TempDir;
 
 use super::*;

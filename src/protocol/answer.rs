@@ -6,22 +6,22 @@ mod snapshot;
 
 use std::fmt::Display;
 
-use sandboxd_actors::clock::Timestamp;
-use sandboxd_actors::engine::{EngineError, EngineIdentity};
-use sandboxd_actors::ids::{ChatId, LeaseId, SnapshotId};
-use sandboxd_actors::outcome::{Created, Deletion, Outcome, Page, Undescribed};
+use sandboxd_actors::domain::ids::{ChatId, LeaseId, SnapshotId};
+use sandboxd_actors::domain::outcome::{Created, Deletion, Outcome, Page, Undescribed};
+use sandboxd_actors::domain::sandbox::Sandbox;
+use sandboxd_actors::domain::snapshot::Snapshot;
+use sandboxd_actors::ports::clock::Timestamp;
+use sandboxd_actors::ports::engine::{EngineError, EngineIdentity};
 use sandboxd_actors::reconciler::Report;
-use sandboxd_actors::sandbox::Sandbox;
-use sandboxd_actors::snapshot::Snapshot;
 use serde::{Serialize, Serializer};
 use serde_json::value::RawValue;
 
 use super::error::Error;
 use super::images::ImageAnswer;
-use super::inside::answer::InsideAnswer;
 use super::pools::{HintAnswer, PoolsAnswer};
 use super::text::Shown;
 use crate::doctor::check::Checks;
+use crate::protocol::guest::answer::InsideAnswer;
 use report::ReportFields;
 use sandbox::SandboxFields;
 pub use snapshot::SnapshotPage;
@@ -272,7 +272,7 @@ impl<'a> DeletionFields<'a> {
 mod tests {
     use super::sandbox::tests::{NOON, sandbox};
     use super::*;
-    use sandboxd_actors::outcome::SandboxError;
+    use sandboxd_actors::domain::outcome::SandboxError;
     use serde_json::{Value, json};
 
     fn written(value: impl Serialize) -> Value {

@@ -1,14 +1,14 @@
 //! What a caller is told when a request fails, and the one place where the core's errors become that.
 
-use sandboxd_actors::engine::EngineError;
-use sandboxd_actors::engine::turns::NoTurn;
-use sandboxd_actors::images::ImageError;
+use sandboxd_actors::domain::outcome::{Death, NotSaved, RemovalError, SandboxError, StartFailure};
+use sandboxd_actors::engine::fair_queue::NoTurn;
 use sandboxd_actors::journal::JournalError;
-use sandboxd_actors::outcome::{Death, NotSaved, RemovalError, SandboxError, StartFailure};
+use sandboxd_actors::ports::engine::EngineError;
+use sandboxd_actors::ports::images::ImageError;
 use serde::ser::{Serialize, SerializeStruct, Serializer};
 use serde_json::{Map, Value, json};
 
-use crate::base_image::how_to_get;
+use crate::images::base::how_to_get;
 
 /// A failure as it goes over the wire.
 #[derive(Debug, Clone, PartialEq)]

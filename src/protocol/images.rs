@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use sandboxd_actors::builder::{Listed, Listing, Made, Pruned, RepositoryStatus};
-use sandboxd_actors::images::labels::Origin;
-use sandboxd_actors::images::{Image, Progress};
+use sandboxd_actors::ports::images::labels::Origin;
+use sandboxd_actors::ports::images::{Image, Progress};
 use serde::{Deserialize, Serialize};
 
 use super::error::Error;

@@ -1,7 +1,7 @@
 //! Which sandboxes a list shows.
 
-use sandboxd_actors::ids::{AgentId, ProfileName, WorkspaceId};
-use sandboxd_actors::sandbox::{Sandbox, Status};
+use sandboxd_actors::domain::ids::{AgentId, ProfileName, WorkspaceId};
+use sandboxd_actors::domain::sandbox::{Sandbox, Status};
 use serde::Deserialize;
 
 use super::error::Error;

@@ -2,18 +2,18 @@
 
 use std::fmt::Display;
 
-use sandboxd_actors::images::Progress;
+use sandboxd_actors::domain::sandbox::Status;
 use sandboxd_actors::journal::LifecycleEvent;
-use sandboxd_actors::sandbox::Status;
+use sandboxd_actors::ports::images::Progress;
 use serde::Serialize;
 use serde_json::value::RawValue;
 
 use super::content::Content;
 use super::images::ProgressFields;
-use super::inside::CommandId;
-use super::inside::answer::Stats;
 use super::request::Id;
 use super::text::{Shown, Time};
+use crate::protocol::guest::CommandId;
+use crate::protocol::guest::answer::Stats;
 
 #[derive(Debug, Clone, Copy)]
 pub enum Notification<'a> {

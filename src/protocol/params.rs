@@ -3,19 +3,19 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use sandboxd_actors::environment::Environment;
-use sandboxd_actors::ids::{AgentId, ChatId, LeaseId, ProfileName, SnapshotId, WorkspaceId};
-use sandboxd_actors::snapshot::SnapshotLabel;
+use sandboxd_actors::domain::environment::Environment;
+use sandboxd_actors::domain::ids::{AgentId, ChatId, LeaseId, ProfileName, SnapshotId, WorkspaceId};
+use sandboxd_actors::domain::snapshot::SnapshotLabel;
 use serde::Deserialize;
 
 use super::error::{Error, Kind};
 use super::fields::{NoFields, duration, fields, optional, required, required_duration};
 use super::images::{self, ImageCall};
-use super::inside::{self, Exec, Inside, SyncFields};
 use super::listing::{Filter, ListFields};
 use super::method::Method;
 use super::pools::{Hint, HintFields, PoolFields};
 use super::request::Text;
+use crate::protocol::guest::{self, Exec, Inside, SyncFields};
 
 /// What a caller asks for, as far as it can be checked without knowing this host.
 #[derive(Debug, PartialEq)]
@@ -115,7 +115,7 @@ pub const MAX_PAGE: usize = 1000;
 impl Call {
     pub fn parse(method: Method, params: Option<&str>) -> Result<Call, Error> {
         let params = params.unwrap_or("{}");
-        if let Some((chat, inside)) = inside::parse(method, params)? {
+        if let Some((chat, inside)) = guest::parse(method, params)? {
             return Ok(Call::Inside(chat, inside));
         }
         if let Some(image) = images::parse(method, params)? {

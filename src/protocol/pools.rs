@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use sandboxd_actors::ids::{ChatId, ProfileName};
+use sandboxd_actors::domain::ids::{ChatId, ProfileName};
 use sandboxd_actors::pool::Status;
-use sandboxd_actors::pool::shelf::Hinted;
-use sandboxd_actors::slot::LateBinding;
+use sandboxd_actors::pool::inventory::Hinted;
+use sandboxd_actors::ports::slot::LateBinding;
 use serde::{Deserialize, Serialize};
 
 use super::error::Error;

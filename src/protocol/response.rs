@@ -8,8 +8,8 @@ use serde_json::value::RawValue;
 use super::answer::Answer;
 use super::content::{Form, Kept};
 use super::error::Error;
-use super::inside::answer::Trailing;
 use super::request::Id;
+use crate::protocol::guest::answer::Trailing;
 
 /// A line that is written piece by piece. The memory of each piece is given back when it is written.
 #[derive(Debug, Default)]

@@ -3,7 +3,7 @@
 use std::fmt::Display;
 
 use chrono::{DateTime, SecondsFormat};
-use sandboxd_actors::clock::Timestamp;
+use sandboxd_actors::ports::clock::Timestamp;
 use serde::{Serialize, Serializer};
 
 /// Written as it is displayed.

@@ -11,14 +11,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use sandboxd_actors::ids::ChatId;
+use sandboxd_actors::domain::ids::ChatId;
 use tokio::net::UnixStream;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
 use super::access::Role;
 use super::handler::Handler;
-use super::inside::Order;
 use super::leases::Leases;
 use super::lines::{Line, Lines};
 use super::measure::Measures;
@@ -27,11 +26,12 @@ use super::outbox::{Outbox, Ticket};
 use super::watch::Watch;
 use super::{Limits, limit_fields};
 use crate::protocol::error::{Error, Kind};
+use crate::protocol::guest::{Exec, Inside};
 use crate::protocol::images::ImageCall;
-use crate::protocol::inside::{Exec, Inside};
 use crate::protocol::method::Method;
 use crate::protocol::params::{Call, Create};
 use crate::protocol::request::{self, Id, Request};
+use crate::server::guest::Order;
 
 /// What all connections have in common.
 #[derive(Debug)]

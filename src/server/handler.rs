@@ -4,24 +4,22 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sandboxd_actors::chat::events::Lease;
-use sandboxd_actors::clock::Clock;
+use sandboxd_actors::domain::create_request::CreateRequest;
+use sandboxd_actors::domain::ids::{ChatId, InstanceName, ProfileName};
+use sandboxd_actors::domain::profile::Profile;
+use sandboxd_actors::domain::sandbox::Sandbox;
 use sandboxd_actors::engine::bounded::Bounded;
-use sandboxd_actors::ids::{ChatId, InstanceName, ProfileName};
-use sandboxd_actors::profile::Profile;
+use sandboxd_actors::ports::clock::Clock;
 use sandboxd_actors::reconciler::Trigger;
-use sandboxd_actors::request::CreateRequest;
-use sandboxd_actors::sandbox::Sandbox;
 use sandboxd_actors::sandboxes::Sandboxes;
 use tokio_util::sync::CancellationToken;
 
 use super::access::Role;
-use super::inside::{Desk, Steering, Syncs};
 use super::leases::Leases;
 use super::outbox::Ticket;
 use super::snapshots::not_restored;
 use crate::doctor::Doctor;
-use crate::host_paths::{VolumePolicy, VolumeRefused};
-use crate::interiors::{InteriorsOnDisk, StandIns};
+use crate::guest::{InteriorsOnDisk, StandIns};
 use crate::languages::Languages;
 use crate::profiles::Profiles;
 use crate::protocol;
@@ -29,6 +27,8 @@ use crate::protocol::answer::{Answer, Health, Info, LimitFields, List};
 use crate::protocol::error::{Error, Kind};
 use crate::protocol::params::{Call, Create};
 use crate::protocol::pools::{Hint, HintAnswer, PoolsAnswer};
+use crate::server::guest::{Desk, Steering, Syncs};
+use crate::storage::volumes::{VolumePolicy, VolumeRefused};
 
 /// The profile of a create that names none.
 const DEFAULT_PROFILE: &str = "default";

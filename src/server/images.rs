@@ -1,7 +1,7 @@
 //! Images, from a call to its answer. Whoever waits is told how far it has come; whoever goes away does not end it.
 
 use sandboxd_actors::builder::{BuildRequest, Following};
-use sandboxd_actors::images::ImageError;
+use sandboxd_actors::ports::images::ImageError;
 use tokio_util::sync::CancellationToken;
 
 use super::handler::{Handler, refused};

@@ -4,7 +4,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
-use sandboxd_actors::ids::{ChatId, LeaseId};
+use sandboxd_actors::domain::ids::{ChatId, LeaseId};
 use sandboxd_actors::sandboxes::Sandboxes;
 
 /// What one connection holds. A request outlives its connection, so a lease may also come too late to be held.

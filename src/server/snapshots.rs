@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use sandboxd_actors::engine::EngineError;
-use sandboxd_actors::engine::SnapshotRemoval;
-use sandboxd_actors::ids::SnapshotId;
-use sandboxd_actors::outcome::{SandboxError, StartFailure};
-use sandboxd_actors::profile::Profile;
-use sandboxd_actors::snapshot::{Snapshot, image_name};
+use sandboxd_actors::domain::ids::SnapshotId;
+use sandboxd_actors::domain::outcome::{SandboxError, StartFailure};
+use sandboxd_actors::domain::profile::Profile;
+use sandboxd_actors::domain::snapshot::{Snapshot, image_name};
+use sandboxd_actors::ports::engine::EngineError;
+use sandboxd_actors::ports::engine::SnapshotRemoval;
 
 use super::handler::Handler;
 use crate::protocol::answer::{Answer, SnapshotPage};

@@ -12,7 +12,7 @@
 
 use std::sync::Arc;
 
-use sandboxd_actors::ids::ChatId;
+use sandboxd_actors::domain::ids::ChatId;
 use sandboxd_actors::journal::{EventPage, JournalHandle, LifecycleEvent};
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::{RecvError, TryRecvError};

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use sandboxd_actors::claims::Claims;
 use sandboxd_actors::journal::{Contents, Draft, JournalError, JournalHandle};
+use sandboxd_actors::pool::claims::Claims;
 
-use crate::interiors::InteriorsOnDisk;
+use crate::guest::InteriorsOnDisk;
 
 /// Reads the claims from the journal. A new journal has none, so the copies beside the sandboxes' sockets count until its
 /// containers are adopted. The claims of a journal from before claims were entries are files, and become entries here.

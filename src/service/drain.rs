@@ -2,20 +2,20 @@
 
 use std::sync::Arc;
 
-use sandboxd_actors::claims::Claims;
-use sandboxd_actors::directories::DirectoryError;
+use sandboxd_actors::domain::ids::{InstanceName, InvalidId};
+use sandboxd_actors::domain::labels::SlotLabels;
 use sandboxd_actors::engine::bounded::Bounded;
-use sandboxd_actors::engine::{Engine, EngineError};
-use sandboxd_actors::ids::{InstanceName, InvalidId};
 use sandboxd_actors::journal::{Journal, JournalError, JournalHandle};
-use sandboxd_actors::labels::SlotLabels;
-use sandboxd_actors::slot::Slots;
+use sandboxd_actors::pool::claims::Claims;
+use sandboxd_actors::ports::chat_directories::DirectoryError;
+use sandboxd_actors::ports::engine::{Engine, EngineError};
+use sandboxd_actors::ports::slot::Slots;
 
 use super::{JOURNAL_LIMIT, claims, engine_limits};
 use crate::config::Config;
-use crate::file_system::FileSystem;
+use crate::guest::InteriorsOnDisk;
 use crate::instance_lock::{InstanceLock, InstanceLockError};
-use crate::interiors::InteriorsOnDisk;
+use crate::storage::file_system::FileSystem;
 
 #[derive(Debug, thiserror::Error)]
 pub enum DrainError {

@@ -9,14 +9,14 @@ use std::time::Duration;
 
 use bollard::query_parameters::{ListImagesOptionsBuilder, ListNetworksOptionsBuilder, RemoveImageOptionsBuilder};
 use sandboxd::engine::docker::DockerEngine;
-use sandboxd_actors::container::{ContainerSpec, Mount};
-use sandboxd_actors::engine::subnet::AddressRange;
-use sandboxd_actors::engine::{ContainerState, Engine, EngineError, Exit, NetworkSpec, Observed};
-use sandboxd_actors::environment::Environment;
-use sandboxd_actors::host_path::HostPath;
-use sandboxd_actors::ids::{ChatId, ContainerId, ContainerName, InstanceName};
-use sandboxd_actors::labels;
-use sandboxd_actors::profile::{Limits, Network};
+use sandboxd_actors::domain::container::{ContainerSpec, Mount};
+use sandboxd_actors::domain::environment::Environment;
+use sandboxd_actors::domain::host_path::HostPath;
+use sandboxd_actors::domain::ids::{ChatId, ContainerId, ContainerName, InstanceName};
+use sandboxd_actors::domain::labels;
+use sandboxd_actors::domain::profile::{Limits, Network};
+use sandboxd_actors::domain::subnet::AddressRange;
+use sandboxd_actors::ports::engine::{ContainerState, Engine, EngineError, Exit, NetworkSpec, Observed};
 use uuid::Uuid;
 
 /// Where the tests find the engine; `scripts/engine up` prints one.

@@ -10,7 +10,7 @@ use bollard::query_parameters::ImportImageOptions;
 use futures_util::{StreamExt, TryStreamExt};
 use rustix::process::{Pid, Signal, kill_process};
 use sandboxd::engine::docker::DockerEngine;
-use sandboxd_actors::engine::Engine;
+use sandboxd_actors::ports::engine::Engine;
 
 use crate::engine::{TestInstance, blocking, test_image};
 

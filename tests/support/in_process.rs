@@ -11,41 +11,43 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use futures_util::FutureExt;
-use sandboxd::chat_directories::DirectoriesOnDisk;
 use sandboxd::config::Config;
 use sandboxd::doctor::{Doctor, Settings};
 use sandboxd::engine::condition::{Condition, Enforced, EngineCondition, NetworkCondition};
-use sandboxd::engine::inside::Closed;
-use sandboxd::file_system::FileSystem;
-use sandboxd::host_paths::VolumePolicy;
-use sandboxd::interiors::{InteriorsOnDisk, StandIns};
+use sandboxd::engine::guest::Closed;
+use sandboxd::guest::{InteriorsOnDisk, StandIns};
 use sandboxd::languages::Languages;
 use sandboxd::probe::NetworkProbe;
 use sandboxd::server::access::{Access, Allowed};
 use sandboxd::server::accounts::Accounts;
+use sandboxd::server::guest::{Steering, Syncs};
 use sandboxd::server::handler::Handler;
-use sandboxd::server::inside::{Steering, Syncs};
 use sandboxd::server::listener::{Listener, SocketOptions};
 use sandboxd::server::{Limits, Server};
-use sandboxd_actors::builder::collection::Watermarks;
-use sandboxd_actors::builder::repository::Repository;
+use sandboxd::storage::chat_directories::DirectoriesOnDisk;
+use sandboxd::storage::file_system::FileSystem;
+use sandboxd::storage::volumes::VolumePolicy;
+use sandboxd_actors::builder::garbage_collection::Watermarks;
+use sandboxd_actors::builder::repository_image::Repository;
 use sandboxd_actors::builder::{BuilderLimits, Collecting, Workshop};
 use sandboxd_actors::chat::{Rules, TeardownLimits, World};
-use sandboxd_actors::clock::SystemClock;
-use sandboxd_actors::container::MountPoints;
-use sandboxd_actors::directories::DirectoryError;
+use sandboxd_actors::domain::container::MountPoints;
+use sandboxd_actors::domain::environment::Environment;
+use sandboxd_actors::domain::host_path::HostPath;
+use sandboxd_actors::domain::ids::SessionId;
+use sandboxd_actors::domain::profile::{
+    Limits as Resources, Network, OnExpire, Profile, Readiness, ReadinessCheck, Restart,
+};
+use sandboxd_actors::domain::subnet::AddressRange;
 use sandboxd_actors::engine::bounded::{Bounded, EngineLimits};
-use sandboxd_actors::engine::fake::FakeEngine;
-use sandboxd_actors::engine::subnet::AddressRange;
-use sandboxd_actors::engine::{EngineError, NetworkSpec};
-use sandboxd_actors::environment::Environment;
-use sandboxd_actors::host_path::HostPath;
-use sandboxd_actors::ids::SessionId;
-use sandboxd_actors::images::fake::{FakeImages, FakeSources};
-use sandboxd_actors::interior::{Furnishing, Interiors, NotBegun, Started};
 use sandboxd_actors::journal::JournalHandle;
 use sandboxd_actors::journal::memory::MemoryJournal;
-use sandboxd_actors::profile::{Limits as Resources, Network, OnExpire, Profile, Readiness, ReadinessCheck, Restart};
+use sandboxd_actors::ports::chat_directories::DirectoryError;
+use sandboxd_actors::ports::clock::SystemClock;
+use sandboxd_actors::ports::engine::fake::FakeEngine;
+use sandboxd_actors::ports::engine::{EngineError, NetworkSpec};
+use sandboxd_actors::ports::guest::{Furnishing, Interiors, NotBegun, Started};
+use sandboxd_actors::ports::images::fake::{FakeImages, FakeSources};
 use sandboxd_actors::reconciler::Trigger;
 use sandboxd_actors::sandboxes::{Rhythm, Sandboxes};
 use serde_json::{Value, json};
@@ -127,7 +129,7 @@ impl Service {
             condition: Arc::new(Fit),
             images: Arc::new(images),
             sandboxes: sandboxes.clone(),
-            slots: Arc::new(sandboxd_actors::slot::NoSlots),
+            slots: Arc::new(sandboxd_actors::ports::slot::NoSlots),
             profiles: Arc::clone(&profiles),
             networks: vec![NetworkSpec {
                 name: "sandboxd".into(),
@@ -362,13 +364,13 @@ fn world(
     World {
         instance: "default".parse().expect("a name"),
         engine: Bounded::new(Arc::new(engine), limits),
-        turns: sandboxd_actors::engine::turns::Turns::new(4),
+        turns: sandboxd_actors::engine::fair_queue::Turns::new(4),
         queue_limit: Duration::from_secs(60),
         capacity: Default::default(),
         probe: Arc::new(NetworkProbe),
         directories: Arc::new(DirectoriesOnDisk::open(&place.join("chats"), file_system).expect("a root")),
         interiors: Arc::new(LocalInits { interiors, running: Mutex::default() }),
-        slots: Arc::new(sandboxd_actors::slot::NoSlots),
+        slots: Arc::new(sandboxd_actors::ports::slot::NoSlots),
         claims: Arc::default(),
         clock: Arc::new(SystemClock),
         mounts: MountPoints {
@@ -382,7 +384,10 @@ fn world(
         teardown: TeardownLimits { graceful: second, remove: second, total: 3 * second },
         journal,
         rules,
-        retention: sandboxd_actors::snapshot::retention::Retention { keep: 5, max_age: Duration::from_secs(3600) },
+        retention: sandboxd_actors::domain::snapshot::retention::Retention {
+            keep: 5,
+            max_age: Duration::from_secs(3600),
+        },
     }
 }
 
@@ -416,8 +421,8 @@ fn workshop(images: &FakeImages) -> Workshop {
     }
 }
 
-fn profile(name: &str) -> (sandboxd_actors::ids::ProfileName, Arc<Profile>) {
-    let name: sandboxd_actors::ids::ProfileName = name.parse().expect("a name");
+fn profile(name: &str) -> (sandboxd_actors::domain::ids::ProfileName, Arc<Profile>) {
+    let name: sandboxd_actors::domain::ids::ProfileName = name.parse().expect("a name");
     let profile = Profile {
         name: name.clone(),
         image: "sandbox:1".into(),

@@ -10,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 use sandboxd::engine::docker::DockerEngine;
-use sandboxd_actors::engine::Engine;
+use sandboxd_actors::ports::engine::Engine;
 use tokio::sync::{Mutex, MutexGuard};
 
 use crate::engine::eventually;

@@ -9,7 +9,7 @@ use tokio::sync::{broadcast, watch};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::{Made, Message, Work};
-use crate::images::{ImageError, Progress, Reporter};
+use crate::ports::images::{ImageError, Progress, Reporter};
 
 pub type Outcome = Result<Made, ImageError>;
 

@@ -1,9 +1,9 @@
 use std::collections::BTreeMap;
 
-use super::repository::Failure;
 use super::*;
-use crate::clock::SystemClock;
-use crate::images::fake::{FakeImages, FakeSources};
+use crate::builder::repository_image::Failure;
+use crate::ports::clock::SystemClock;
+use crate::ports::images::fake::{FakeImages, FakeSources};
 use crate::sandboxes::ask;
 
 struct Bench {

@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 use metrics::Unit;
 use tokio::sync::Semaphore;
 
-use super::collection::{Needs, Occasion, Plan, freed, plan};
 use super::job::Outcome;
-use super::repository::{self, Repository, Standing};
 use super::{BuildRequest, Listed, Listing, Made, Pruned, RepositoryStatus, Workshop};
-use crate::images::labels::{Origin, Source};
-use crate::images::{Build, Context, Disk, Image, ImageError, Layer, Reporter};
+use crate::builder::garbage_collection::{Needs, Occasion, Plan, freed, plan};
+use crate::builder::repository_image::{self, Repository, Standing};
+use crate::ports::images::labels::{Origin, Source};
+use crate::ports::images::{Build, Context, Disk, Image, ImageError, Layer, Reporter};
 
 const PULLS: &str = "sandboxd_image_pulls_total";
 const PULL_DURATION: &str = "sandboxd_image_pull_duration_seconds";
@@ -112,7 +112,7 @@ async fn bring_to(
     let recipe = repository.recipe(&base);
     let current = inspect(shop, tag).await?;
     let built = current.as_ref().and_then(|image| of_repository(image, shop, repository));
-    let because = repository::because(built.as_ref(), head, &recipe, force);
+    let because = repository_image::because(built.as_ref(), head, &recipe, force);
     let because = match (because, current) {
         (Some(because), _) => because,
         (None, Some(image)) => {
@@ -120,7 +120,7 @@ async fn bring_to(
             let commit = built.map(|built| built.commit);
             return Ok(Made { image: tag.clone(), id: image.id, commit, changed: false });
         }
-        (None, None) => repository::Because::Missing,
+        (None, None) => repository_image::Because::Missing,
     };
     tracing::info!(repository = repository.name, because = because.as_str(), commit = head, "building its image");
     reporter.say(format!("building {tag}: {}", because.as_str()));
@@ -132,10 +132,10 @@ async fn bring_to(
         tag: tag.clone(),
         context: Context {
             directory: checkout.directory.clone(),
-            place: repository::PLACE.to_owned(),
-            files: BTreeMap::from([(repository::DOCKERFILE.to_owned(), repository.instructions().into_bytes())]),
+            place: repository_image::PLACE.to_owned(),
+            files: BTreeMap::from([(repository_image::DOCKERFILE.to_owned(), repository.instructions().into_bytes())]),
         },
-        dockerfile: repository::DOCKERFILE.to_owned(),
+        dockerfile: repository_image::DOCKERFILE.to_owned(),
         arguments: BTreeMap::new(),
         labels: origin.encode(&shop.instance),
     };

@@ -18,19 +18,19 @@ use tracing::Instrument;
 use gauges::{CountedDebt, CountedStatus};
 
 use super::World;
-use super::discovery::{self, Liveness};
 use super::events::{Effect, Event, Lease, Reply, Request, Ticket, Transition, WaiterId};
 use super::lifecycle::Lifecycle;
 use super::phase::Phase;
-use super::teardown::tear_down;
-use crate::engine::Operation;
-use crate::ids::{ChatId, ContainerName, Generation, LeaseId, SessionId};
+use crate::chat::effects::discover::{self, Liveness};
+use crate::chat::effects::teardown::tear_down;
+use crate::domain::create_request::CreateRequest;
+use crate::domain::ids::{ChatId, ContainerName, Generation, LeaseId, SessionId};
+use crate::domain::outcome::{Created, Deletion, NotSaved, SandboxError};
+use crate::domain::sandbox::{Reason, Sandbox, Status};
+use crate::domain::snapshot::{Snapshot, SnapshotLabel};
 use crate::journal::{Change, Draft};
-use crate::outcome::{Created, Deletion, NotSaved, SandboxError};
-use crate::request::CreateRequest;
-use crate::root::{self, census::Share};
-use crate::sandbox::{Reason, Sandbox, Status};
-use crate::snapshot::{Snapshot, SnapshotLabel};
+use crate::ports::engine::Operation;
+use crate::root::{self, limits::Share};
 
 pub type Answer<T> = RpcReplyPort<Result<T, SandboxError>>;
 
@@ -314,7 +314,7 @@ impl State {
                     let profile = self.lifecycle.sandbox().map(|sandbox| sandbox.profile.clone());
                     let check = async move {
                         let profile = profile.and_then(|profile| world.rules.profiles.get(&profile));
-                        discovery::is_alive(&world, &container, profile.map(|profile| &**profile)).await
+                        discover::is_alive(&world, &container, profile.map(|profile| &**profile)).await
                     };
                     self.run(myself, "check", check, move |outcome| Event::Checked {
                         generation,

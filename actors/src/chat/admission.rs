@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use super::phase::Phase;
-use crate::clock::Timestamp;
-use crate::ids::SessionId;
-use crate::profile::OnExpire;
-use crate::request::CreateRequest;
-use crate::sandbox::Reason;
+use crate::domain::create_request::CreateRequest;
+use crate::domain::ids::SessionId;
+use crate::domain::profile::OnExpire;
+use crate::domain::sandbox::Reason;
+use crate::ports::clock::Timestamp;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Admission<Work> {

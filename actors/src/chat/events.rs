@@ -5,15 +5,15 @@ use std::time::Duration;
 
 use chrono::TimeDelta;
 
-use super::discovery::{Found, Liveness, Sighting};
-use crate::claims::Claim;
-use crate::clock::Timestamp;
-use crate::engine::EngineError;
-use crate::ids::{ContainerId, Generation, LeaseId, SessionId};
-use crate::outcome::{Created, Deletion, Launch, NotSaved, RemovalError, SandboxError, StartFailure};
-use crate::request::CreateRequest;
-use crate::sandbox::{Endpoint, Holder, Sandbox, Status};
-use crate::snapshot::{Snapshot, SnapshotLabel};
+use crate::chat::effects::discover::{Found, Liveness, Sighting};
+use crate::domain::create_request::CreateRequest;
+use crate::domain::ids::{ContainerId, Generation, LeaseId, SessionId};
+use crate::domain::outcome::{Created, Deletion, Launch, NotSaved, RemovalError, SandboxError, StartFailure};
+use crate::domain::sandbox::{Endpoint, Holder, Sandbox, Status};
+use crate::domain::snapshot::{Snapshot, SnapshotLabel};
+use crate::pool::claims::Claim;
+use crate::ports::clock::Timestamp;
+use crate::ports::engine::EngineError;
 
 /// Somebody who waits for an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -5,9 +5,9 @@ use std::time::Duration;
 use chrono::TimeDelta;
 
 use super::events::Lease;
-use crate::clock::Timestamp;
-use crate::ids::LeaseId;
-use crate::sandbox::{Hold, Holder, Sandbox};
+use crate::domain::ids::LeaseId;
+use crate::domain::sandbox::{Hold, Holder, Sandbox};
+use crate::ports::clock::Timestamp;
 
 /// The holds of one session, each as long as it was asked for. They outlast a restart of the sandbox, for whoever took
 /// them is still at work.

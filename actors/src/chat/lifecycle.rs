@@ -38,15 +38,15 @@
 //! - A deadline is set whenever a sandbox runs, rests or has failed, and never later than its end. It may come too early;
 //!   what is known when it comes decides.
 
-mod adoption;
-mod expiry;
-mod keeping;
-mod launching;
-mod pausing;
-mod removal;
+mod adopt;
+mod expire;
+mod launch;
+mod observe;
+mod pause;
+mod remove;
+mod renew;
 mod restart;
-mod snapshotting;
-mod watching;
+mod snapshot;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -56,13 +56,13 @@ use super::admission::{self, Admission, CreateWork, DeleteWork};
 use super::events::{Effect, Event, Reply, Request, Ticket, Transition, WaiterId};
 use super::leases::Leases;
 use super::phase::{Origin, Phase, RemovalStep, Unknown};
-use crate::clock::Timestamp;
-use crate::ids::{ChatId, ContainerName, Generation, ProfileName, SessionId, SnapshotId};
-use crate::outcome::{Created, Deletion, Launch, Outcome, SandboxError, StartFailure};
-use crate::profile::Profile;
-use crate::request::CreateRequest;
-use crate::sandbox::{Reason, Sandbox, Status};
-use snapshotting::{Committing, Failures, Purpose};
+use crate::domain::create_request::CreateRequest;
+use crate::domain::ids::{ChatId, ContainerName, Generation, ProfileName, SessionId, SnapshotId};
+use crate::domain::outcome::{Created, Deletion, Launch, Outcome, SandboxError, StartFailure};
+use crate::domain::profile::Profile;
+use crate::domain::sandbox::{Reason, Sandbox, Status};
+use crate::ports::clock::Timestamp;
+use snapshot::{Committing, Failures, Purpose};
 
 #[derive(Debug)]
 pub struct Lifecycle {

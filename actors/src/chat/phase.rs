@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use super::events::{Request, Ticket, WaiterId};
 use super::leases::Leases;
-use crate::clock::Timestamp;
-use crate::ids::SnapshotId;
-use crate::outcome::{Launch, Outcome, StartFailure};
-use crate::profile::OnExpire;
-use crate::request::CreateRequest;
-use crate::sandbox::{Reason, Sandbox, Status};
+use crate::domain::create_request::CreateRequest;
+use crate::domain::ids::SnapshotId;
+use crate::domain::outcome::{Launch, Outcome, StartFailure};
+use crate::domain::profile::OnExpire;
+use crate::domain::sandbox::{Reason, Sandbox, Status};
+use crate::ports::clock::Timestamp;
 
 #[derive(Debug)]
 pub enum Phase {

@@ -10,13 +10,13 @@ use futures_util::{FutureExt, StreamExt, stream};
 use tokio::task::{JoinError, JoinHandle};
 use tracing::Instrument;
 
-use super::events::EngineEvents;
-use super::logs::{EngineLogs, LogRange};
-use super::{Engine, EngineError, EngineIdentity, NetworkSpec, Observed, Operation, SnapshotRemoval};
-use crate::clock::Timestamp;
-use crate::container::ContainerSpec;
-use crate::ids::{ChatId, ContainerId, ContainerName, InstanceName, SnapshotId};
-use crate::snapshot::{Snapshot, SnapshotOrigin};
+use crate::domain::container::ContainerSpec;
+use crate::domain::ids::{ChatId, ContainerId, ContainerName, InstanceName, SnapshotId};
+use crate::domain::snapshot::{Snapshot, SnapshotOrigin};
+use crate::ports::clock::Timestamp;
+use crate::ports::engine::events::EngineEvents;
+use crate::ports::engine::logs::{EngineLogs, LogRange};
+use crate::ports::engine::{Engine, EngineError, EngineIdentity, NetworkSpec, Observed, Operation, SnapshotRemoval};
 
 /// How long each kind of call may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

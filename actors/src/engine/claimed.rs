@@ -6,15 +6,15 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::claims::Claims;
-use crate::clock::Timestamp;
-use crate::container::ContainerSpec;
-use crate::engine::events::{EngineEvent, EngineEvents, Whose};
-use crate::engine::logs::{EngineLogs, LogRange};
-use crate::engine::{Engine, EngineError, EngineIdentity, NetworkSpec, Observed, SnapshotRemoval};
-use crate::ids::{ChatId, ContainerId, ContainerName, InstanceName, SlotId, SnapshotId};
-use crate::labels;
-use crate::snapshot::{Snapshot, SnapshotOrigin};
+use crate::domain::container::ContainerSpec;
+use crate::domain::ids::{ChatId, ContainerId, ContainerName, InstanceName, SlotId, SnapshotId};
+use crate::domain::labels;
+use crate::domain::snapshot::{Snapshot, SnapshotOrigin};
+use crate::pool::claims::Claims;
+use crate::ports::clock::Timestamp;
+use crate::ports::engine::events::{EngineEvent, EngineEvents, Whose};
+use crate::ports::engine::logs::{EngineLogs, LogRange};
+use crate::ports::engine::{Engine, EngineError, EngineIdentity, NetworkSpec, Observed, SnapshotRemoval};
 use async_trait::async_trait;
 use futures_util::StreamExt;
 

@@ -12,8 +12,8 @@ use tokio_util::sync::CancellationToken;
 use super::actor::{Arguments, JournalActor, Message, Write};
 use super::owner::{Question, Read, message_of};
 use super::{Contents, Draft, EventPage, Journal, JournalError, LifecycleEvent};
-use crate::ids::{ChatId, SessionId};
-use crate::sandbox::Sandbox;
+use crate::domain::ids::{ChatId, SessionId};
+use crate::domain::sandbox::Sandbox;
 
 /// How many entries may wait for the disk. At about a kilobyte each, that is what a disk that hangs can cost.
 const QUEUE_LIMIT: usize = 16_384;

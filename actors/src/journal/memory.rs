@@ -7,9 +7,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use tokio::sync::watch;
 
 use super::{Contents, Entry, EventPage, Journal, JournalError, LifecycleEvent};
-use crate::claims::Claim;
-use crate::ids::{ChatId, SessionId};
-use crate::sandbox::Sandbox;
+use crate::domain::ids::{ChatId, SessionId};
+use crate::domain::sandbox::Sandbox;
+use crate::pool::claims::Claim;
 
 /// Cheap to clone; all clones are the same journal.
 #[derive(Debug, Clone)]

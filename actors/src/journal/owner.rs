@@ -11,8 +11,8 @@ use tokio_util::sync::DropGuard;
 
 use super::actor::Message;
 use super::{Entry, EventPage, Journal, JournalError, LifecycleEvent};
-use crate::ids::{ChatId, SessionId};
-use crate::sandbox::Sandbox;
+use crate::domain::ids::{ChatId, SessionId};
+use crate::domain::sandbox::Sandbox;
 
 #[derive(Debug)]
 pub(super) enum Job {

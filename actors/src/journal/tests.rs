@@ -8,8 +8,8 @@ use tokio::sync::broadcast::error::RecvError;
 
 use super::memory::{Fault, MemoryJournal};
 use super::*;
-use crate::host_path::HostPath;
-use crate::ids::{ContainerName, SlotId};
+use crate::domain::host_path::HostPath;
+use crate::domain::ids::{ContainerName, SlotId};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 

@@ -8,18 +8,18 @@ use ractor::{Actor, ActorProcessingErr, ActorRef, RpcReplyPort};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::shelf::{Counts, Hinted, Shelf};
 use super::start::{NotStarted, start};
 use super::{Status, Tally};
 use crate::chat::World;
-use crate::clock::Timestamp;
-use crate::container::{places, spec_hash};
-use crate::engine::turns::{Lane, Party};
-use crate::engine::{ContainerState, Observed};
-use crate::ids::{ChatId, ContainerId, SlotId};
-use crate::labels::{SessionLabels, SlotLabels};
-use crate::profile::Profile;
-use crate::slot::{LateBinding, Slot};
+use crate::domain::container::{places, spec_hash};
+use crate::domain::ids::{ChatId, ContainerId, SlotId};
+use crate::domain::labels::{SessionLabels, SlotLabels};
+use crate::domain::profile::Profile;
+use crate::engine::fair_queue::{Lane, Party};
+use crate::pool::inventory::{Counts, Hinted, Shelf};
+use crate::ports::clock::Timestamp;
+use crate::ports::engine::{ContainerState, Observed};
+use crate::ports::slot::{LateBinding, Slot};
 
 /// How often a pool looks at what it has.
 const TICK: Duration = Duration::from_millis(250);

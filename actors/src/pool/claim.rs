@@ -17,20 +17,20 @@ use ractor::ActorRef;
 use tokio_util::sync::CancellationToken;
 
 use crate::chat::World;
+use crate::chat::effects::readiness::wait_until_ready;
 use crate::chat::events::{LaunchFailure, Launched, Remains};
-use crate::chat::readiness::wait_until_ready;
-use crate::claims::Claim;
-use crate::clock::Timestamp;
-use crate::container::{Binding, compose_binding};
+use crate::domain::container::{Binding, compose_binding};
+use crate::domain::create_request::CreateRequest;
+use crate::domain::ids::{ContainerId, ContainerName, ProfileName, SessionId};
+use crate::domain::outcome::{Launch, StartFailure};
+use crate::domain::profile::Network;
+use crate::domain::sandbox::Endpoint;
 use crate::engine::bounded::Bounded;
-use crate::ids::{ContainerId, ContainerName, ProfileName, SessionId};
-use crate::outcome::{Launch, StartFailure};
-use crate::profile::Network;
-use crate::request::CreateRequest;
+use crate::pool::claims::Claim;
+use crate::ports::clock::Timestamp;
+use crate::ports::slot::{NotBound, Slot};
 use crate::root;
-use crate::sandbox::Endpoint;
 use crate::sandboxes::ask_within;
-use crate::slot::{NotBound, Slot};
 
 /// Whoever keeps the slots answers at once, or not at all.
 const ANSWER_LIMIT: Duration = Duration::from_secs(1);

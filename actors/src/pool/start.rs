@@ -3,13 +3,13 @@
 use tokio_util::sync::CancellationToken;
 
 use crate::chat::World;
-use crate::chat::readiness::has_ended;
-use crate::container::{compose_slot, places, spec_hash};
-use crate::engine::EngineError;
-use crate::ids::SlotId;
-use crate::labels::SlotLabels;
-use crate::profile::{Network, Profile};
-use crate::slot::Slot;
+use crate::chat::effects::readiness::has_ended;
+use crate::domain::container::{compose_slot, places, spec_hash};
+use crate::domain::ids::SlotId;
+use crate::domain::labels::SlotLabels;
+use crate::domain::profile::{Network, Profile};
+use crate::ports::engine::EngineError;
+use crate::ports::slot::Slot;
 
 /// Why a slot did not come.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -3,7 +3,7 @@
 use chrono::TimeDelta;
 use tokio::time::Instant;
 
-use crate::clock::Timestamp;
+use crate::ports::clock::Timestamp;
 
 /// Less than this is a busy host or a clock being slewed, and harmless.
 const TOLERANCE: TimeDelta = TimeDelta::seconds(5);

@@ -3,8 +3,8 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use crate::clock::Timestamp;
-use crate::ids::ChatId;
+use crate::domain::ids::ChatId;
+use crate::ports::clock::Timestamp;
 
 #[derive(Debug, Default)]
 pub struct Deadlines {

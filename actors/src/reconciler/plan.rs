@@ -26,12 +26,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::chat::discovery::{Condition, Found, Sighting};
-use crate::clock::Timestamp;
-use crate::engine::Observed;
-use crate::ids::{ChatId, ContainerId, InstanceName};
-use crate::labels::SlotLabels;
-use crate::sandbox::{Reason, Sandbox, Status};
+use crate::chat::effects::discover::{Condition, Found, Sighting};
+use crate::domain::ids::{ChatId, ContainerId, InstanceName};
+use crate::domain::labels::SlotLabels;
+use crate::domain::sandbox::{Reason, Sandbox, Status};
+use crate::ports::clock::Timestamp;
+use crate::ports::engine::Observed;
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct Situation {

@@ -7,21 +7,21 @@ use async_trait::async_trait;
 
 use super::*;
 use crate::chat::{Rules, TeardownLimits};
-use crate::clock::{Clock, SystemClock};
-use crate::container::{MountPoints, compose};
-use crate::directories::{ChatDirectories, DirectoryError};
+use crate::domain::container::{MountPoints, compose};
+use crate::domain::create_request::CreateRequest;
+use crate::domain::create_request::tests::request;
+use crate::domain::host_path::HostPath;
+use crate::domain::ids::{ContainerId, SessionId};
+use crate::domain::profile::User;
 use crate::engine::bounded::{Bounded, EngineLimits};
-use crate::engine::fake::{FakeEngine, Fault as EngineFault};
-use crate::engine::{ContainerState, Exit, Observed, Operation};
-use crate::host_path::HostPath;
-use crate::ids::{ContainerId, SessionId};
 use crate::journal::JournalHandle;
 use crate::journal::memory::{Fault, MemoryJournal};
-use crate::probe::{NotReady, Probe};
-use crate::profile::User;
+use crate::ports::chat_directories::{ChatDirectories, DirectoryError};
+use crate::ports::clock::{Clock, SystemClock};
+use crate::ports::engine::fake::{FakeEngine, Fault as EngineFault};
+use crate::ports::engine::{ContainerState, Exit, Observed, Operation};
+use crate::ports::probe::{NotReady, Probe};
 use crate::reconciler::plan::Because;
-use crate::request::CreateRequest;
-use crate::request::tests::request;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -195,20 +195,20 @@ impl Stage {
         let world = Arc::new(World {
             instance: "default".parse().unwrap(),
             engine: Bounded::new(Arc::new(engine.clone()), limits),
-            turns: crate::engine::turns::Turns::new(1),
+            turns: crate::engine::fair_queue::Turns::new(1),
             queue_limit: Duration::from_secs(60),
             capacity: Default::default(),
             probe: Arc::new(Nothing),
             directories: Arc::new(Nothing),
-            interiors: Arc::new(crate::interior::Unfurnished),
-            slots: Arc::new(crate::slot::NoSlots),
+            interiors: Arc::new(crate::ports::guest::Unfurnished),
+            slots: Arc::new(crate::ports::slot::NoSlots),
             claims: Arc::default(),
             clock: Arc::new(SystemClock),
             mounts: points(),
             teardown: TeardownLimits { graceful: PATIENCE, remove: PATIENCE, total: PATIENCE },
             journal: handle,
             rules: Rules { trust: PATIENCE, profiles: Arc::default(), max_leases: 4, max_lease: PATIENCE },
-            retention: crate::snapshot::retention::Retention { keep: 5, max_age: Duration::from_secs(3600) },
+            retention: crate::domain::snapshot::retention::Retention { keep: 5, max_age: Duration::from_secs(3600) },
         });
         let fresh = records.is_none();
         let contents = Contents {

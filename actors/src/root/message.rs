@@ -7,19 +7,19 @@ use chrono::TimeDelta;
 use ractor::{ActorRef, RpcReplyPort};
 
 use super::Child;
-use super::census::Share;
 use crate::builder;
 use crate::chat::actor::{self as chat, Call};
-use crate::chat::discovery::Sighting;
-use crate::clock::Timestamp;
-use crate::engine::{EngineError, Observed};
-use crate::ids::{ChatId, ContainerId, ProfileName, SlotId};
-use crate::labels::SlotLabels;
+use crate::chat::effects::discover::Sighting;
+use crate::domain::ids::{ChatId, ContainerId, ProfileName, SlotId};
+use crate::domain::labels::SlotLabels;
+use crate::domain::sandbox::Sandbox;
 use crate::pool;
-use crate::pool::shelf::Hinted;
+use crate::pool::inventory::Hinted;
+use crate::ports::clock::Timestamp;
+use crate::ports::engine::{EngineError, Observed};
+use crate::ports::slot::Slot;
 use crate::reconciler::{Report, Trigger};
-use crate::sandbox::Sandbox;
-use crate::slot::Slot;
+use crate::root::limits::Share;
 
 /// Chats and the actors that serve them. A chat whose actor failed has none until it is started again.
 pub type Attended = Vec<(ChatId, Option<ActorRef<chat::Message>>)>;

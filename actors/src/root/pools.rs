@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use ractor::{ActorCell, ActorId, ActorRef, RpcReplyPort};
 
-use super::kept::Kept;
 use crate::chat::World;
-use crate::engine::Observed;
-use crate::ids::{ProfileName, SlotId};
-use crate::labels::SlotLabels;
+use crate::domain::ids::{ProfileName, SlotId};
+use crate::domain::labels::SlotLabels;
 use crate::pool::Status;
 use crate::pool::actor::{Arguments, Message, Pool};
+use crate::ports::engine::Observed;
+use crate::root::supervised_child::Kept;
 use crate::sandboxes::ask_within;
 
 /// How long a pool may take to describe itself.

@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::{Sandboxes, ask};
-use crate::clock::Timestamp;
-use crate::directories::DirectoryError;
-use crate::ids::ChatId;
-use crate::outcome::{NotPurged, NotSaved, SandboxError};
+use crate::domain::ids::ChatId;
+use crate::domain::outcome::{NotPurged, NotSaved, SandboxError};
+use crate::ports::chat_directories::DirectoryError;
+use crate::ports::clock::Timestamp;
 use crate::root;
 
 impl Sandboxes {

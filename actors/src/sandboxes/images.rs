@@ -4,7 +4,7 @@ use ractor::RpcReplyPort;
 
 use super::{Sandboxes, ask};
 use crate::builder::{BuildRequest, Following, Listing, Message, Pruned};
-use crate::images::ImageError;
+use crate::ports::images::ImageError;
 use crate::root;
 
 impl Sandboxes {

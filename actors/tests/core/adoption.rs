@@ -2,15 +2,15 @@
 
 use std::time::Duration;
 
-use sandboxd_actors::clock::Clock;
-use sandboxd_actors::engine::fake::{FakeEngine, Fault};
-use sandboxd_actors::engine::{ContainerState, Exit, Health, Operation};
-use sandboxd_actors::outcome::{Deletion, Outcome, SandboxError};
-use sandboxd_actors::sandbox::{Reason, Status};
+use sandboxd_actors::domain::outcome::{Deletion, Outcome, SandboxError};
+use sandboxd_actors::domain::sandbox::{Reason, Status};
+use sandboxd_actors::ports::clock::Clock;
+use sandboxd_actors::ports::engine::fake::{FakeEngine, Fault};
+use sandboxd_actors::ports::engine::{ContainerState, Exit, Health, Operation};
 
 use crate::support::{Service, TestClock, leave, observed, request, spec};
 
-fn left(state: ContainerState) -> (FakeEngine, sandboxd_actors::request::CreateRequest) {
+fn left(state: ContainerState) -> (FakeEngine, sandboxd_actors::domain::create_request::CreateRequest) {
     let (engine, request) = (FakeEngine::new(), request());
     leave(&engine, &request, state, TestClock::default().now());
     (engine, request)

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use sandboxd_actors::clock::{Clock, Timestamp};
-use sandboxd_actors::engine::ContainerState;
-use sandboxd_actors::engine::fake::FakeEngine;
+use sandboxd_actors::ports::clock::{Clock, Timestamp};
+use sandboxd_actors::ports::engine::ContainerState;
+use sandboxd_actors::ports::engine::fake::FakeEngine;
 
 use crate::support::{Service, TestClock, in_time, leave, request};
 

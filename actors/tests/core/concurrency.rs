@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use sandboxd_actors::engine::Operation;
-use sandboxd_actors::engine::fake::{FakeEngine, Fault};
-use sandboxd_actors::ids::ChatId;
-use sandboxd_actors::outcome::{SandboxError, StartFailure};
+use sandboxd_actors::domain::ids::ChatId;
+use sandboxd_actors::domain::outcome::{SandboxError, StartFailure};
+use sandboxd_actors::ports::engine::Operation;
+use sandboxd_actors::ports::engine::fake::{FakeEngine, Fault};
 use sandboxd_actors::sandboxes::Sandboxes;
 use tokio::task::JoinSet;
 

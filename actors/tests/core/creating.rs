@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use sandboxd_actors::engine::fake::Fault;
-use sandboxd_actors::engine::{Exit, Operation};
-use sandboxd_actors::outcome::{Launch, Outcome, SandboxError, StartFailure};
-use sandboxd_actors::profile::Network;
-use sandboxd_actors::sandbox::Status;
+use sandboxd_actors::domain::outcome::{Launch, Outcome, SandboxError, StartFailure};
+use sandboxd_actors::domain::profile::Network;
+use sandboxd_actors::domain::sandbox::Status;
+use sandboxd_actors::ports::engine::fake::Fault;
+use sandboxd_actors::ports::engine::{Exit, Operation};
 
 use crate::support::{Service, TRUST, in_time, request};
 

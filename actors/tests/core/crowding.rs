@@ -7,11 +7,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use sandboxd_actors::engine::fake::Fault;
-use sandboxd_actors::engine::{Exit, Operation};
-use sandboxd_actors::outcome::Deletion;
-use sandboxd_actors::profile::{OnExpire, PoolTargets, Profile, ReadinessCheck, Restart};
-use sandboxd_actors::request::CreateRequest;
+use sandboxd_actors::domain::create_request::CreateRequest;
+use sandboxd_actors::domain::outcome::Deletion;
+use sandboxd_actors::domain::profile::{OnExpire, PoolTargets, Profile, ReadinessCheck, Restart};
+use sandboxd_actors::ports::engine::fake::Fault;
+use sandboxd_actors::ports::engine::{Exit, Operation};
 use tokio::time::Instant;
 
 use crate::support::{Behaviour, Service, in_time, ready_when, request};

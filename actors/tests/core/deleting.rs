@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use sandboxd_actors::engine::fake::Fault;
-use sandboxd_actors::engine::{EngineError, Operation};
-use sandboxd_actors::outcome::{Deletion, RemovalError, SandboxError, StartFailure};
-use sandboxd_actors::profile::ReadinessCheck;
-use sandboxd_actors::sandbox::Status;
+use sandboxd_actors::domain::outcome::{Deletion, RemovalError, SandboxError, StartFailure};
+use sandboxd_actors::domain::profile::ReadinessCheck;
+use sandboxd_actors::domain::sandbox::Status;
+use sandboxd_actors::ports::engine::fake::Fault;
+use sandboxd_actors::ports::engine::{EngineError, Operation};
 use tokio::time::Instant;
 
 use crate::support::{Behaviour, Service, TEARDOWN, in_time, ready_when, request, start_failure};

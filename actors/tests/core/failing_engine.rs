@@ -1,9 +1,9 @@
 //! An engine that fails: the caller learns why, and nothing untracked is left.
 
-use sandboxd_actors::engine::fake::Fault;
-use sandboxd_actors::engine::{EngineError, Operation};
-use sandboxd_actors::outcome::{Outcome, StartFailure};
-use sandboxd_actors::sandbox::Status;
+use sandboxd_actors::domain::outcome::{Outcome, StartFailure};
+use sandboxd_actors::domain::sandbox::Status;
+use sandboxd_actors::ports::engine::fake::Fault;
+use sandboxd_actors::ports::engine::{EngineError, Operation};
 
 use crate::support::{Service, request};
 

@@ -2,9 +2,9 @@
 //!
 //! Time is virtual here: it jumps to the next deadline whenever nothing else is left to do.
 
-use sandboxd_actors::engine::fake::{Fault, Gate};
-use sandboxd_actors::engine::{EngineError, Operation};
-use sandboxd_actors::outcome::{Deletion, Outcome, SandboxError, StartFailure};
+use sandboxd_actors::domain::outcome::{Deletion, Outcome, SandboxError, StartFailure};
+use sandboxd_actors::ports::engine::fake::{Fault, Gate};
+use sandboxd_actors::ports::engine::{EngineError, Operation};
 use tokio::time::Instant;
 
 use crate::support::{ENGINE_LIMIT, Service, TEARDOWN, TRUST, in_time, request};

@@ -1,12 +1,12 @@
 //! What counts against a limit is what there is, whatever was asked for first.
 
-use sandboxd_actors::clock::Clock;
-use sandboxd_actors::engine::ContainerState;
-use sandboxd_actors::engine::fake::FakeEngine;
-use sandboxd_actors::ids::WorkspaceId;
-use sandboxd_actors::outcome::{Outcome, SandboxError, Scarce};
-use sandboxd_actors::request::CreateRequest;
-use sandboxd_actors::root::census::Capacity;
+use sandboxd_actors::domain::create_request::CreateRequest;
+use sandboxd_actors::domain::ids::WorkspaceId;
+use sandboxd_actors::domain::outcome::{Outcome, SandboxError, Scarce};
+use sandboxd_actors::ports::clock::Clock;
+use sandboxd_actors::ports::engine::ContainerState;
+use sandboxd_actors::ports::engine::fake::FakeEngine;
+use sandboxd_actors::root::limits::Capacity;
 
 use crate::support::{Service, TestClock, leave, request};
 

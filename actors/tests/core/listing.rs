@@ -1,9 +1,9 @@
 //! Listings go through the sandboxes in order, page by page.
 
-use sandboxd_actors::engine::Operation;
-use sandboxd_actors::engine::fake::Fault;
-use sandboxd_actors::outcome::SandboxError;
-use sandboxd_actors::sandbox::Status;
+use sandboxd_actors::domain::outcome::SandboxError;
+use sandboxd_actors::domain::sandbox::Status;
+use sandboxd_actors::ports::engine::Operation;
+use sandboxd_actors::ports::engine::fake::Fault;
 
 use crate::support::{Service, in_time, request};
 

@@ -1,10 +1,10 @@
 //! Sandboxes that stand still, on an engine that does not always do as it is told.
 
-use sandboxd_actors::engine::fake::Fault;
-use sandboxd_actors::engine::{ContainerState, EngineError, Operation};
-use sandboxd_actors::outcome::{Deletion, Outcome, SandboxError};
+use sandboxd_actors::domain::outcome::{Deletion, Outcome, SandboxError};
+use sandboxd_actors::domain::sandbox::{Reason, Status};
+use sandboxd_actors::ports::engine::fake::Fault;
+use sandboxd_actors::ports::engine::{ContainerState, EngineError, Operation};
 use sandboxd_actors::reconciler::Trigger;
-use sandboxd_actors::sandbox::{Reason, Status};
 use tokio::time::Instant;
 
 use crate::support::{ENGINE_LIMIT, Service, in_time, request};

@@ -5,15 +5,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use sandboxd_actors::engine::fake::{FakeEngine, Fault};
-use sandboxd_actors::engine::{ContainerState, EngineError, Operation};
-use sandboxd_actors::ids::ContainerName;
+use sandboxd_actors::domain::create_request::CreateRequest;
+use sandboxd_actors::domain::ids::ContainerName;
+use sandboxd_actors::domain::outcome::{Launch, Outcome, SandboxError, StartFailure};
+use sandboxd_actors::domain::profile::PoolTargets;
 use sandboxd_actors::journal::memory::Fault as Full;
-use sandboxd_actors::outcome::{Launch, Outcome, SandboxError, StartFailure};
 use sandboxd_actors::pool::Status;
-use sandboxd_actors::pool::shelf::Hinted;
-use sandboxd_actors::profile::PoolTargets;
-use sandboxd_actors::request::CreateRequest;
+use sandboxd_actors::pool::inventory::Hinted;
+use sandboxd_actors::ports::engine::fake::{FakeEngine, Fault};
+use sandboxd_actors::ports::engine::{ContainerState, EngineError, Operation};
 
 use crate::support::{Service, in_time, instance, request};
 
@@ -142,7 +142,7 @@ async fn slots_wait_for_a_quiet_engine() {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     assert_eq!(service.engine.calls(Operation::Create), 40, "not while others wait for it");
-    gates.iter().for_each(sandboxd_actors::engine::fake::Gate::open);
+    gates.iter().for_each(sandboxd_actors::ports::engine::fake::Gate::open);
     for create in creates {
         create.await.expect("no panic").expect("created");
     }

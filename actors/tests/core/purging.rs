@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use sandboxd_actors::clock::{Clock, Timestamp};
-use sandboxd_actors::engine::Operation;
-use sandboxd_actors::engine::fake::FakeEngine;
-use sandboxd_actors::ids::ChatId;
-use sandboxd_actors::outcome::{NotPurged, Outcome, SandboxError};
-use sandboxd_actors::sandbox::Status;
+use sandboxd_actors::domain::ids::ChatId;
+use sandboxd_actors::domain::outcome::{NotPurged, Outcome, SandboxError};
+use sandboxd_actors::domain::sandbox::Status;
+use sandboxd_actors::ports::clock::{Clock, Timestamp};
+use sandboxd_actors::ports::engine::Operation;
+use sandboxd_actors::ports::engine::fake::FakeEngine;
 
 use crate::support::{Done, Service, request};
 

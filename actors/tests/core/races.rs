@@ -4,15 +4,15 @@
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use sandboxd_actors::engine::fake::{FakeEngine, Fault};
-use sandboxd_actors::engine::{ContainerState, Exit, Operation};
-use sandboxd_actors::ids::{ContainerId, SessionId};
+use sandboxd_actors::domain::create_request::CreateRequest;
+use sandboxd_actors::domain::ids::{ContainerId, SessionId};
+use sandboxd_actors::domain::outcome::{Deletion, Outcome, SandboxError, StartFailure};
+use sandboxd_actors::domain::sandbox::Status;
 use sandboxd_actors::journal::memory;
-use sandboxd_actors::outcome::{Deletion, Outcome, SandboxError, StartFailure};
+use sandboxd_actors::ports::engine::fake::{FakeEngine, Fault};
+use sandboxd_actors::ports::engine::{ContainerState, Exit, Operation};
 use sandboxd_actors::reconciler::Trigger;
 use sandboxd_actors::reconciler::plan::Action;
-use sandboxd_actors::request::CreateRequest;
-use sandboxd_actors::sandbox::Status;
 
 use crate::support::{Service, TRUST, in_time, request, request_for};
 

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use sandboxd_actors::engine::{Exit, Health, Operation};
-use sandboxd_actors::outcome::{Outcome, StartFailure};
-use sandboxd_actors::profile::ReadinessCheck;
-use sandboxd_actors::request::CreateRequest;
+use sandboxd_actors::domain::create_request::CreateRequest;
+use sandboxd_actors::domain::outcome::{Outcome, StartFailure};
+use sandboxd_actors::domain::profile::ReadinessCheck;
+use sandboxd_actors::ports::engine::{Exit, Health, Operation};
 use tokio::time::Instant;
 
 use crate::support::{Behaviour, Service, TEARDOWN, TRUST, in_time, ready_when, request, start_failure};
@@ -162,7 +162,7 @@ async fn an_image_without_a_health_check_cannot_be_waited_for() {
 
 #[tokio::test(start_paused = true)]
 async fn an_engine_that_hangs_during_the_check_does_not_stretch_the_limit() {
-    use sandboxd_actors::engine::fake::Fault;
+    use sandboxd_actors::ports::engine::fake::Fault;
     let service = Service::start().await;
     service.probe.behave(Behaviour::Refuse);
     let limit = Duration::from_secs(5);

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use sandboxd_actors::engine::Operation;
-use sandboxd_actors::engine::fake::Fault;
-use sandboxd_actors::outcome::SandboxError;
+use sandboxd_actors::domain::outcome::SandboxError;
+use sandboxd_actors::ports::engine::Operation;
+use sandboxd_actors::ports::engine::fake::Fault;
 use tokio::time::Instant;
 
 use crate::support::{Service, in_time, request};

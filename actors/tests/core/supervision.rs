@@ -1,11 +1,11 @@
 //! What breaks comes back by itself, from what the engine says, and takes nobody else with it.
 
-use sandboxd_actors::clock::Clock;
-use sandboxd_actors::engine::fake::{FakeEngine, Fault};
-use sandboxd_actors::engine::{ContainerState, EngineError, Health, Operation};
-use sandboxd_actors::ids::ChatId;
-use sandboxd_actors::outcome::{Created, Outcome, SandboxError, StartFailure};
-use sandboxd_actors::request::CreateRequest;
+use sandboxd_actors::domain::create_request::CreateRequest;
+use sandboxd_actors::domain::ids::ChatId;
+use sandboxd_actors::domain::outcome::{Created, Outcome, SandboxError, StartFailure};
+use sandboxd_actors::ports::clock::Clock;
+use sandboxd_actors::ports::engine::fake::{FakeEngine, Fault};
+use sandboxd_actors::ports::engine::{ContainerState, EngineError, Health, Operation};
 
 use crate::support::{Service, TestClock, in_time, leave, request};
 

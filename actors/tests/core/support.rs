@@ -11,26 +11,26 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sandboxd_actors::chat::{Rules, TeardownLimits, World};
-use sandboxd_actors::claims::Claims;
-use sandboxd_actors::clock::{Clock, Timestamp};
-use sandboxd_actors::container::{ContainerSpec, MountPoints, compose};
+use sandboxd_actors::domain::container::{ContainerSpec, MountPoints, compose};
+use sandboxd_actors::domain::create_request::CreateRequest;
+use sandboxd_actors::domain::environment::Environment;
+use sandboxd_actors::domain::host_path::HostPath;
+use sandboxd_actors::domain::ids::{ChatId, ContainerId, InstanceName, SessionId};
+use sandboxd_actors::domain::outcome::{Created, SandboxError, StartFailure};
+use sandboxd_actors::domain::profile::{Limits, Network, OnExpire, PoolTargets, Profile, Readiness, ReadinessCheck};
+use sandboxd_actors::domain::sandbox::{Sandbox, Status};
 use sandboxd_actors::engine::bounded::{Bounded, EngineLimits};
 use sandboxd_actors::engine::claimed::ClaimedLabels;
-use sandboxd_actors::engine::fake::FakeEngine;
-use sandboxd_actors::engine::turns::Turns;
-use sandboxd_actors::engine::{ContainerState, EngineError, Observed, Operation};
-use sandboxd_actors::environment::Environment;
-use sandboxd_actors::host_path::HostPath;
-use sandboxd_actors::ids::{ChatId, ContainerId, InstanceName, SessionId};
+use sandboxd_actors::engine::fair_queue::Turns;
 use sandboxd_actors::journal::JournalHandle;
 use sandboxd_actors::journal::memory::MemoryJournal;
-use sandboxd_actors::outcome::{Created, SandboxError, StartFailure};
-use sandboxd_actors::profile::{Limits, Network, OnExpire, PoolTargets, Profile, Readiness, ReadinessCheck};
+use sandboxd_actors::pool::claims::Claims;
+use sandboxd_actors::ports::clock::{Clock, Timestamp};
+use sandboxd_actors::ports::engine::fake::FakeEngine;
+use sandboxd_actors::ports::engine::{ContainerState, EngineError, Observed, Operation};
 use sandboxd_actors::reconciler::Trigger;
 use sandboxd_actors::reconciler::plan::Action;
-use sandboxd_actors::request::CreateRequest;
-use sandboxd_actors::root::census::Capacity;
-use sandboxd_actors::sandbox::{Sandbox, Status};
+use sandboxd_actors::root::limits::Capacity;
 use sandboxd_actors::sandboxes::{Rhythm, Sandboxes};
 
 pub(crate) use clock::TestClock;
@@ -165,7 +165,10 @@ impl Service {
                 max_leases: 4,
                 max_lease: Duration::from_secs(3600),
             },
-            retention: sandboxd_actors::snapshot::retention::Retention { keep: 5, max_age: Duration::from_secs(3600) },
+            retention: sandboxd_actors::domain::snapshot::retention::Retention {
+                keep: 5,
+                max_age: Duration::from_secs(3600),
+            },
         };
         let rhythm = Rhythm { reap: Duration::from_secs(1), reconcile: Duration::from_secs(3600) };
         let (sandboxes, _) = Sandboxes::start(world, contents, rhythm).await.expect("root starts");

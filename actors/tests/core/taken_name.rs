@@ -1,10 +1,10 @@
 //! The chat's name is taken on the engine by something that nobody here knew of. Whatever holds it decides.
 
-use sandboxd_actors::clock::Clock;
-use sandboxd_actors::engine::fake::Fault;
-use sandboxd_actors::engine::{ContainerState, EngineError, Exit, Operation};
-use sandboxd_actors::labels;
-use sandboxd_actors::outcome::{Outcome, SandboxError, StartFailure};
+use sandboxd_actors::domain::labels;
+use sandboxd_actors::domain::outcome::{Outcome, SandboxError, StartFailure};
+use sandboxd_actors::ports::clock::Clock;
+use sandboxd_actors::ports::engine::fake::Fault;
+use sandboxd_actors::ports::engine::{ContainerState, EngineError, Exit, Operation};
 
 use crate::support::{Service, leave, observed, request, spec};
 

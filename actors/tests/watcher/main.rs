@@ -6,14 +6,14 @@ mod service;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use sandboxd_actors::engine::events::Happening;
-use sandboxd_actors::engine::fake::{FakeEngine, Fault};
-use sandboxd_actors::engine::{ContainerState, Exit, Observed, Operation};
-use sandboxd_actors::ids::{ChatId, ContainerId};
+use sandboxd_actors::domain::ids::{ChatId, ContainerId};
+use sandboxd_actors::domain::labels;
+use sandboxd_actors::domain::sandbox::{Reason, Status};
 use sandboxd_actors::journal::memory::MemoryJournal;
-use sandboxd_actors::labels;
+use sandboxd_actors::ports::engine::events::Happening;
+use sandboxd_actors::ports::engine::fake::{FakeEngine, Fault};
+use sandboxd_actors::ports::engine::{ContainerState, Exit, Observed, Operation};
 use sandboxd_actors::reconciler::Trigger;
-use sandboxd_actors::sandbox::{Reason, Status};
 use service::{MEMORY_LIMIT, Service, in_time};
 
 const CRASH: Exit = Exit { code: 3, oom_killed: false };

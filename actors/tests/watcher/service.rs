@@ -8,23 +8,23 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use sandboxd_actors::chat::{Rules, TeardownLimits, World};
-use sandboxd_actors::clock::SystemClock;
-use sandboxd_actors::container::MountPoints;
-use sandboxd_actors::directories::{ChatDirectories, DirectoryError};
-use sandboxd_actors::engine::Operation;
+use sandboxd_actors::domain::container::MountPoints;
+use sandboxd_actors::domain::create_request::CreateRequest;
+use sandboxd_actors::domain::environment::Environment;
+use sandboxd_actors::domain::host_path::HostPath;
+use sandboxd_actors::domain::ids::{ChatId, ContainerId};
+use sandboxd_actors::domain::profile::{Limits, Network, OnExpire, Profile, Readiness, ReadinessCheck, Restart, User};
+use sandboxd_actors::domain::sandbox::{Sandbox, Status};
 use sandboxd_actors::engine::bounded::{Bounded, EngineLimits};
-use sandboxd_actors::engine::events::Happening;
-use sandboxd_actors::engine::fake::FakeEngine;
-use sandboxd_actors::environment::Environment;
-use sandboxd_actors::host_path::HostPath;
-use sandboxd_actors::ids::{ChatId, ContainerId};
 use sandboxd_actors::journal::JournalHandle;
 use sandboxd_actors::journal::memory::MemoryJournal;
-use sandboxd_actors::probe::{NotReady, Probe};
-use sandboxd_actors::profile::{Limits, Network, OnExpire, Profile, Readiness, ReadinessCheck, Restart, User};
+use sandboxd_actors::ports::chat_directories::{ChatDirectories, DirectoryError};
+use sandboxd_actors::ports::clock::SystemClock;
+use sandboxd_actors::ports::engine::Operation;
+use sandboxd_actors::ports::engine::events::Happening;
+use sandboxd_actors::ports::engine::fake::FakeEngine;
+use sandboxd_actors::ports::probe::{NotReady, Probe};
 use sandboxd_actors::reconciler::Trigger;
-use sandboxd_actors::request::CreateRequest;
-use sandboxd_actors::sandbox::{Sandbox, Status};
 use sandboxd_actors::sandboxes::{Rhythm, Sandboxes};
 
 pub(crate) const MEMORY_LIMIT: u64 = 1 << 30;
@@ -62,13 +62,13 @@ impl Service {
         let world = World {
             instance: "default".parse().expect("a name"),
             engine: Bounded::new(Arc::new(engine.clone()), limits),
-            turns: sandboxd_actors::engine::turns::Turns::new(64),
+            turns: sandboxd_actors::engine::fair_queue::Turns::new(64),
             queue_limit: Duration::from_secs(60),
             capacity: Default::default(),
             probe: Arc::new(Unneeded),
             directories: Arc::new(Unneeded),
-            interiors: Arc::new(sandboxd_actors::interior::Unfurnished),
-            slots: Arc::new(sandboxd_actors::slot::NoSlots),
+            interiors: Arc::new(sandboxd_actors::ports::guest::Unfurnished),
+            slots: Arc::new(sandboxd_actors::ports::slot::NoSlots),
             claims: Arc::default(),
             clock: Arc::new(SystemClock),
             mounts: MountPoints {
@@ -81,7 +81,10 @@ impl Service {
             },
             teardown: TeardownLimits { graceful: limit, remove: limit, total: limit },
             journal,
-            retention: sandboxd_actors::snapshot::retention::Retention { keep: 5, max_age: Duration::from_secs(3600) },
+            retention: sandboxd_actors::domain::snapshot::retention::Retention {
+                keep: 5,
+                max_age: Duration::from_secs(3600),
+            },
             rules: Rules {
                 trust: Duration::from_secs(3600),
                 profiles: Arc::new(BTreeMap::from([(profile.name.clone(), profile)])),
@@ -222,7 +225,7 @@ impl ChatDirectories for Unneeded {
         Ok(Vec::new())
     }
 
-    async fn changed_at(&self, _: ChatId) -> Result<Option<sandboxd_actors::clock::Timestamp>, DirectoryError> {
+    async fn changed_at(&self, _: ChatId) -> Result<Option<sandboxd_actors::ports::clock::Timestamp>, DirectoryError> {
         Ok(None)
     }
 

@@ -5,17 +5,17 @@ use std::process::Stdio;
 
 use clap::Args;
 use futures_util::stream::{self, Stream};
-use sandboxd_actors::images::{ImageError, Images as _};
+use sandboxd_actors::ports::images::{ImageError, Images as _};
 use serde_json::{Value, json};
 use tokio::io::AsyncReadExt;
 use tokio::process::{Child, Command};
 
 use super::short_id;
-use crate::base_image;
 use crate::cli::Exit;
 use crate::cli::failure::Trouble;
 use crate::client::Client;
 use crate::engine::docker::{DockerEngine, InvalidHost};
+use crate::images::base;
 
 /// Handed to the engine at a time.
 const PIECE: usize = 256 << 10;
@@ -26,7 +26,7 @@ pub(in crate::cli) struct Base {
     #[arg(long)]
     force: bool,
     /// The name of the image
-    #[arg(long, short, value_name = "NAME[:TAG]", default_value = base_image::TAG)]
+    #[arg(long, short, value_name = "NAME[:TAG]", default_value = base::TAG)]
     tag: String,
     /// The engine, such as unix:///run/docker.sock; otherwise the service's or, without a service, the one it would find
     #[arg(long, value_name = "HOST")]
@@ -71,12 +71,12 @@ async fn engine_of(service: &Client) -> Option<String> {
 async fn ensure(host: &str, base: &Base) -> Result<(String, bool), BaseImageError> {
     let engine = DockerEngine::connect(host)?;
     let there = engine.inspect(&base.tag).await?;
-    if let Some(image) = there.filter(|image| !base.force && base_image::is_up_to_date(image)) {
+    if let Some(image) = there.filter(|image| !base.force && base::is_up_to_date(image)) {
         return Ok((image.id, false));
     }
     let mut script = Command::new("bash")
-        .args(["-c", base_image::SCRIPT, "debian-root"])
-        .args(base_image::PACKAGES)
+        .args(["-c", base::SCRIPT, "debian-root"])
+        .args(base::PACKAGES)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .spawn()
@@ -85,7 +85,7 @@ async fn ensure(host: &str, base: &Base) -> Result<(String, bool), BaseImageErro
     let Some(first) = next_piece(&mut script).await.map_err(BaseImageError::Bash)? else {
         return Err(BaseImageError::Script);
     };
-    let id = engine.import_image(&base.tag, base_image::instructions(), archive(first, script)).await?;
+    let id = engine.import_image(&base.tag, base::instructions(), archive(first, script)).await?;
     Ok((id, true))
 }
 

@@ -1,6 +1,6 @@
 //! Each judgement with each of its verdicts.
 
-use sandboxd_actors::engine::EngineIdentity;
+use sandboxd_actors::ports::engine::EngineIdentity;
 
 use super::super::check::Status;
 use super::super::findings::Pool;

@@ -1,7 +1,7 @@
 //! How the engine was set up, as it tells.
 
 use async_trait::async_trait;
-use sandboxd_actors::engine::{EngineError, Operation};
+use sandboxd_actors::ports::engine::{EngineError, Operation};
 
 use super::errors::{Failure, OrGone};
 use super::{DockerEngine, network};

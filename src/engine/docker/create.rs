@@ -6,8 +6,8 @@ use bollard::models::{
     ContainerCreateBody, HostConfig, HostConfigLogConfig, ImageInspect, Mount as DockerMount, MountBindOptions,
     MountBindOptionsPropagationEnum, MountType,
 };
-use sandboxd_actors::container::{ContainerSpec, Mount};
-use sandboxd_actors::profile::Network;
+use sandboxd_actors::domain::container::{ContainerSpec, Mount};
+use sandboxd_actors::domain::profile::Network;
 
 /// `own` is what the image would start by itself; it is needed only where something else is started first.
 pub(super) fn body(spec: &ContainerSpec, own: Started) -> ContainerCreateBody {

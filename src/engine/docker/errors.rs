@@ -1,9 +1,9 @@
 //! What the engine's errors mean to the core. The one place that reads status codes and messages.
 
 use bollard::errors::Error;
-use sandboxd_actors::container::ContainerSpec;
-use sandboxd_actors::engine::{EngineError, Operation};
-use sandboxd_actors::ids::{ContainerId, ContainerName};
+use sandboxd_actors::domain::container::ContainerSpec;
+use sandboxd_actors::domain::ids::{ContainerId, ContainerName};
+use sandboxd_actors::ports::engine::{EngineError, Operation};
 
 /// An answer whose errors have no meaning beyond the general one.
 pub(super) trait Failure<T> {

@@ -10,11 +10,11 @@ use bollard::models::EventMessage;
 use bollard::query_parameters::EventsOptionsBuilder;
 use futures_util::future::ready;
 use futures_util::{Stream, StreamExt, stream};
-use sandboxd_actors::clock::{Clock, SystemClock};
-use sandboxd_actors::engine::events::{EngineEvent, EngineEvents, Happening, Whose};
-use sandboxd_actors::engine::{EngineError, Operation};
-use sandboxd_actors::ids::{ContainerId, InstanceName};
-use sandboxd_actors::labels;
+use sandboxd_actors::domain::ids::{ContainerId, InstanceName};
+use sandboxd_actors::domain::labels;
+use sandboxd_actors::ports::clock::{Clock, SystemClock};
+use sandboxd_actors::ports::engine::events::{EngineEvent, EngineEvents, Happening, Whose};
+use sandboxd_actors::ports::engine::{EngineError, Operation};
 
 use super::errors::Failure;
 use super::labels_of;

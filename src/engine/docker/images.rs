@@ -18,8 +18,8 @@ use bollard::query_parameters::{
 };
 use chrono::{DateTime, Utc};
 use futures_util::{StreamExt, TryStreamExt};
-use sandboxd_actors::engine::EngineError;
-use sandboxd_actors::images::{Build, Disk, Image, ImageError, Images, Layer, Progress, Reporter};
+use sandboxd_actors::ports::engine::EngineError;
+use sandboxd_actors::ports::images::{Build, Disk, Image, ImageError, Images, Layer, Progress, Reporter};
 
 use super::{DockerEngine, errors};
 pub use registries::Registries;

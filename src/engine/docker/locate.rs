@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use bollard::{API_DEFAULT_VERSION, Docker};
-use sandboxd_actors::engine::EngineError;
+use sandboxd_actors::ports::engine::EngineError;
 
 use super::errors;
 

@@ -6,10 +6,10 @@ use bollard::Docker;
 use bollard::container::LogOutput;
 use bollard::query_parameters::LogsOptionsBuilder;
 use futures_util::{StreamExt, TryStreamExt};
-use sandboxd_actors::clock::Timestamp;
-use sandboxd_actors::engine::logs::{EngineLogs, LogPiece, LogRange, LogStream};
-use sandboxd_actors::engine::{EngineError, Operation};
-use sandboxd_actors::ids::ContainerId;
+use sandboxd_actors::domain::ids::ContainerId;
+use sandboxd_actors::ports::clock::Timestamp;
+use sandboxd_actors::ports::engine::logs::{EngineLogs, LogPiece, LogRange, LogStream};
+use sandboxd_actors::ports::engine::{EngineError, Operation};
 
 use super::errors;
 

@@ -11,8 +11,8 @@ use std::time::Duration;
 use bollard::Docker;
 use bollard::models::{Ipam, IpamConfig, Network, NetworkCreateRequest};
 use bollard::query_parameters::ListNetworksOptionsBuilder;
-use sandboxd_actors::engine::subnet::{AddressRange, Subnet};
-use sandboxd_actors::engine::{EngineError, NetworkSpec, Operation};
+use sandboxd_actors::domain::subnet::{AddressRange, Subnet};
+use sandboxd_actors::ports::engine::{EngineError, NetworkSpec, Operation};
 
 use super::errors::{self, Failure, OrGone};
 use crate::engine::host_network::{HostNetwork, has_interface};

@@ -7,9 +7,9 @@ use bollard::models::{
     ContainerInspectResponse, ContainerState as DockerState, ContainerStateStatusEnum as Status, ContainerSummary,
     ContainerSummaryStateEnum as SummaryState, EndpointSettings, HealthStatusEnum,
 };
-use sandboxd_actors::clock::Timestamp;
-use sandboxd_actors::engine::{ContainerState, EngineError, Exit, Health, Observed, Operation};
-use sandboxd_actors::ids::ContainerId;
+use sandboxd_actors::domain::ids::ContainerId;
+use sandboxd_actors::ports::clock::Timestamp;
+use sandboxd_actors::ports::engine::{ContainerState, EngineError, Exit, Health, Observed, Operation};
 
 pub(super) fn inspected(container: ContainerInspectResponse) -> Result<Observed, EngineError> {
     let missing = |what| nonsense(Operation::Inspect, what);

@@ -17,10 +17,10 @@ use bollard::query_parameters::{
     CommitContainerOptions, ImportImageOptionsBuilder, ListImagesOptionsBuilder, RemoveImageOptionsBuilder,
 };
 use futures_util::TryStreamExt;
-use sandboxd_actors::clock::Timestamp;
-use sandboxd_actors::engine::{EngineError, Operation, SnapshotRemoval};
-use sandboxd_actors::ids::{ChatId, ContainerId, InstanceName, SnapshotId};
-use sandboxd_actors::snapshot::{self, Snapshot, SnapshotOrigin, image_name};
+use sandboxd_actors::domain::ids::{ChatId, ContainerId, InstanceName, SnapshotId};
+use sandboxd_actors::domain::snapshot::{self, Snapshot, SnapshotOrigin, image_name};
+use sandboxd_actors::ports::clock::Timestamp;
+use sandboxd_actors::ports::engine::{EngineError, Operation, SnapshotRemoval};
 use serde_json::{Value, json};
 
 use super::archive::archive;

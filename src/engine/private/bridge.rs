@@ -6,7 +6,7 @@ use std::fs;
 use std::net::Ipv4Addr;
 use std::path::Path;
 
-use sandboxd_actors::engine::subnet::Subnet;
+use sandboxd_actors::domain::subnet::Subnet;
 use tokio::process::Command;
 
 use super::PrivateEngineError;

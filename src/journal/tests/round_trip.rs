@@ -5,8 +5,8 @@ use std::net::IpAddr;
 use chrono::DateTime;
 use proptest::prelude::*;
 use proptest::sample::select;
-use sandboxd_actors::ids::{LeaseId, SnapshotId, WorkspaceId};
-use sandboxd_actors::sandbox::Endpoint;
+use sandboxd_actors::domain::ids::{LeaseId, SnapshotId, WorkspaceId};
+use sandboxd_actors::domain::sandbox::Endpoint;
 
 use super::*;
 

@@ -1,6 +1,6 @@
 //! What a pass of the reconciler has done, or would do, as the caller reads it.
 
-use sandboxd_actors::ids::{ChatId, SessionId};
+use sandboxd_actors::domain::ids::{ChatId, SessionId};
 use sandboxd_actors::reconciler::Report;
 use sandboxd_actors::reconciler::plan::Action;
 use serde::Serialize;

@@ -3,10 +3,10 @@
 use std::fmt::Display;
 use std::net::IpAddr;
 
-use sandboxd_actors::clock::Timestamp;
-use sandboxd_actors::ids::LeaseId;
-use sandboxd_actors::outcome::Created;
-use sandboxd_actors::sandbox::{Endpoint, Hold, Holder, Sandbox, Status};
+use sandboxd_actors::domain::ids::LeaseId;
+use sandboxd_actors::domain::outcome::Created;
+use sandboxd_actors::domain::sandbox::{Endpoint, Hold, Holder, Sandbox, Status};
+use sandboxd_actors::ports::clock::Timestamp;
 use serde::Serialize;
 
 use crate::protocol::text::{Shown, Time};
@@ -166,9 +166,9 @@ impl Idle {
 pub(super) mod tests {
     use super::*;
     use chrono::TimeDelta;
-    use sandboxd_actors::host_path::HostPath;
-    use sandboxd_actors::ids::{ChatId, ContainerName, SessionId};
-    use sandboxd_actors::sandbox::Reason;
+    use sandboxd_actors::domain::host_path::HostPath;
+    use sandboxd_actors::domain::ids::{ChatId, ContainerName, SessionId};
+    use sandboxd_actors::domain::sandbox::Reason;
     use serde_json::{Value, json};
     use std::path::Path;
     use std::time::Duration;

@@ -1,7 +1,7 @@
 //! Snapshots as the caller reads them.
 
-use sandboxd_actors::ids::{ChatId, SessionId, SnapshotId};
-use sandboxd_actors::snapshot::{Parent, Snapshot, SnapshotLabel, SnapshotOrigin};
+use sandboxd_actors::domain::ids::{ChatId, SessionId, SnapshotId};
+use sandboxd_actors::domain::snapshot::{Parent, Snapshot, SnapshotLabel, SnapshotOrigin};
 use serde::Serialize;
 
 use crate::protocol::text::{Shown, Time};
@@ -80,7 +80,7 @@ impl RemovalFields {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sandboxd_actors::clock::Timestamp;
+    use sandboxd_actors::ports::clock::Timestamp;
 
     fn snapshot() -> Snapshot {
         let origin = SnapshotOrigin {

@@ -3,8 +3,8 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use sandboxd_actors::engine::{Exit, Operation};
-use sandboxd_actors::ids::{ContainerId, SessionId};
+use sandboxd_actors::domain::ids::{ContainerId, SessionId};
+use sandboxd_actors::ports::engine::{Exit, Operation};
 
 use super::*;
 
@@ -12,7 +12,7 @@ fn told(failure: StartFailure) -> Error {
     SandboxError::StartFailed { chat: chat(), failure }.into()
 }
 
-fn chat() -> sandboxd_actors::ids::ChatId {
+fn chat() -> sandboxd_actors::domain::ids::ChatId {
     "67e55044-10b1-426f-9247-bb680e5fe0c8".parse().expect("a UUID")
 }
 

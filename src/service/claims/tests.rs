@@ -1,17 +1,17 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use sandboxd_actors::claims::Claim;
-use sandboxd_actors::clock::{Clock, SystemClock};
-use sandboxd_actors::environment::Environment;
-use sandboxd_actors::ids::{ChatId, ContainerId, ContainerName, SessionId, SlotId};
+use sandboxd_actors::domain::environment::Environment;
+use sandboxd_actors::domain::ids::{ChatId, ContainerId, ContainerName, SessionId, SlotId};
+use sandboxd_actors::domain::labels;
+use sandboxd_actors::domain::sandbox::{Reason, Sandbox, Status};
 use sandboxd_actors::journal::memory::MemoryJournal;
-use sandboxd_actors::labels;
-use sandboxd_actors::sandbox::{Reason, Sandbox, Status};
-use sandboxd_actors::slot::Slots;
+use sandboxd_actors::pool::claims::Claim;
+use sandboxd_actors::ports::clock::{Clock, SystemClock};
+use sandboxd_actors::ports::slot::Slots;
 
 use super::*;
-use crate::file_system::FileSystem;
+use crate::storage::file_system::FileSystem;
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The state of a service that has one warm sandbox, and what its next run finds.

@@ -4,16 +4,16 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use sandboxd_actors::claims::Claim;
-use sandboxd_actors::clock::{Clock, SystemClock};
-use sandboxd_actors::container::ContainerSpec;
-use sandboxd_actors::engine::Operation;
-use sandboxd_actors::engine::fake::{FakeEngine, Fault};
-use sandboxd_actors::environment::Environment;
-use sandboxd_actors::ids::{ContainerId, ContainerName, SlotId};
+use sandboxd_actors::domain::container::ContainerSpec;
+use sandboxd_actors::domain::environment::Environment;
+use sandboxd_actors::domain::ids::{ContainerId, ContainerName, SlotId};
+use sandboxd_actors::domain::profile::{Limits, Network};
 use sandboxd_actors::journal::Draft;
 use sandboxd_actors::journal::memory::MemoryJournal;
-use sandboxd_actors::profile::{Limits, Network};
+use sandboxd_actors::pool::claims::Claim;
+use sandboxd_actors::ports::clock::{Clock, SystemClock};
+use sandboxd_actors::ports::engine::Operation;
+use sandboxd_actors::ports::engine::fake::{FakeEngine, Fault};
 
 use super::claims::tests::sandbox;
 use super::*;

@@ -5,8 +5,8 @@ use std::os::unix::process::ExitStatusExt;
 
 use rustix::process::Signal;
 use sandboxd::journal::SqliteJournal;
+use sandboxd_actors::domain::sandbox::Sandbox;
 use sandboxd_actors::journal::Journal;
-use sandboxd_actors::sandbox::Sandbox;
 use serde_json::Value;
 
 use super::use_case::UseCase;

@@ -1,7 +1,7 @@
 //! What the service is killed in the middle of, and what must be so afterwards.
 
 use chrono::{DateTime, Utc};
-use sandboxd_actors::sandbox::{Sandbox, Status};
+use sandboxd_actors::domain::sandbox::{Sandbox, Status};
 use serde_json::{Value, json};
 
 use super::cell::Aftermath;

@@ -1,6 +1,6 @@
 //! How a chat is counted among all, for as long as its actor is there.
 
-use crate::sandbox::Status;
+use crate::domain::sandbox::Status;
 
 /// Counts this chat in the gauge of its status, and takes it out again when the actor ends, however it ends.
 #[derive(Debug, Default)]

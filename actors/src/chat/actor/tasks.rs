@@ -10,20 +10,20 @@ use tracing::Instrument;
 
 use super::{Answer, Message, State};
 use crate::chat::Place;
+use crate::chat::effects::launch::{launch, relaunch};
+use crate::chat::effects::pause::{pause, unpause};
+use crate::chat::effects::snapshot;
+use crate::chat::effects::teardown::stop;
 use crate::chat::events::{Event, LaunchFailure, Remains};
-use crate::chat::launch::{launch, relaunch};
-use crate::chat::pausing::{pause, unpause};
-use crate::chat::snapshot;
-use crate::chat::teardown::stop;
-use crate::clock::Timestamp;
-use crate::engine::turns::{Lane, Party};
-use crate::engine::{EngineError, Operation};
-use crate::ids::{ContainerId, Generation, SessionId};
-use crate::outcome::{NotPurged, SandboxError, StartFailure};
+use crate::domain::create_request::CreateRequest;
+use crate::domain::ids::{ContainerId, Generation, SessionId};
+use crate::domain::outcome::{NotPurged, SandboxError, StartFailure};
+use crate::domain::sandbox::Sandbox;
+use crate::domain::snapshot::SnapshotLabel;
+use crate::engine::fair_queue::{Lane, Party};
+use crate::ports::clock::Timestamp;
+use crate::ports::engine::{EngineError, Operation};
 use crate::reconciler;
-use crate::request::CreateRequest;
-use crate::sandbox::Sandbox;
-use crate::snapshot::SnapshotLabel;
 
 impl State {
     pub(super) fn look(&mut self, myself: &ActorRef<Message>) {

@@ -9,11 +9,11 @@ use super::*;
 use crate::chat::phase::{
     Creating, Deleting, Failed, Origin, RemovalStep, Running, Stopping, Successor, Switch, Switching, Unknown,
 };
-use crate::host_path::HostPath;
-use crate::ids::{ContainerId, ContainerName, WorkspaceId};
-use crate::outcome::Outcome;
-use crate::request::tests::request;
-use crate::sandbox::{Sandbox, Status};
+use crate::domain::create_request::tests::request;
+use crate::domain::host_path::HostPath;
+use crate::domain::ids::{ContainerId, ContainerName, WorkspaceId};
+use crate::domain::outcome::Outcome;
+use crate::domain::sandbox::{Sandbox, Status};
 
 /// All that a decision may depend on. Times are in seconds after the sandbox was created.
 #[derive(Debug, Clone)]
@@ -225,8 +225,13 @@ impl Facts {
             Has::Unknown => Phase::Unknown(Unknown::default()),
             Has::Nothing => Phase::Absent,
             Has::Launch => {
-                let origin =
-                    Origin::Request { request, outcome, waiters, saving: None, launch: crate::outcome::Launch::Cold };
+                let origin = Origin::Request {
+                    request,
+                    outcome,
+                    waiters,
+                    saving: None,
+                    launch: crate::domain::outcome::Launch::Cold,
+                };
                 Phase::Creating(Box::new(Creating { sandbox, origin }))
             }
             Has::Sandbox => Phase::Running(Box::new(Running::new(sandbox, at(self.seen_at)))),

@@ -7,12 +7,12 @@ use chrono::TimeDelta;
 use super::Lifecycle;
 use crate::chat::events::Effect;
 use crate::chat::phase::{Creating, Failed, Origin, Phase, Running};
-use crate::clock::Timestamp;
-use crate::engine::EngineError;
-use crate::ids::Generation;
-use crate::outcome::StartFailure;
-use crate::profile::Restart;
-use crate::sandbox::{Reason, Sandbox, Status};
+use crate::domain::ids::Generation;
+use crate::domain::outcome::StartFailure;
+use crate::domain::profile::Restart;
+use crate::domain::sandbox::{Reason, Sandbox, Status};
+use crate::ports::clock::Timestamp;
+use crate::ports::engine::EngineError;
 
 const FIRST_DELAY: Duration = Duration::from_secs(1);
 const LONGEST_DELAY: Duration = Duration::from_secs(300);

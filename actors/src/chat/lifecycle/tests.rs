@@ -21,17 +21,17 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::*;
-use crate::chat::discovery::{Found, Liveness, Sighting};
+use crate::chat::effects::discover::{Found, Liveness, Sighting};
 use crate::chat::events::{LaunchFailure, Launched, Lease, Remains};
-use crate::engine::{ContainerState, EngineError, Exit, Health, Observed};
-use crate::host_path::HostPath;
-use crate::ids::{ContainerId, InstanceName, LeaseId};
-use crate::labels::SessionLabels;
-use crate::outcome::{Death, NotSaved};
-use crate::profile::{OnExpire, Restart};
-use crate::request::tests::request;
-use crate::sandbox::{Hold, Holder};
-use crate::snapshot::{Parent, Snapshot, SnapshotOrigin};
+use crate::domain::create_request::tests::request;
+use crate::domain::host_path::HostPath;
+use crate::domain::ids::{ContainerId, InstanceName, LeaseId};
+use crate::domain::labels::SessionLabels;
+use crate::domain::outcome::{Death, NotSaved};
+use crate::domain::profile::{OnExpire, Restart};
+use crate::domain::sandbox::{Hold, Holder};
+use crate::domain::snapshot::{Parent, Snapshot, SnapshotOrigin};
+use crate::ports::engine::{ContainerState, EngineError, Exit, Health, Observed};
 use disk::{Disk, no_room};
 use stage::{DiskIs, Stage};
 

@@ -8,11 +8,11 @@ use std::time::Duration;
 use chrono::TimeDelta;
 
 use super::*;
-use crate::engine::{ContainerState, Exit, Health};
-use crate::host_path::HostPath;
-use crate::ids::{ContainerName, SessionId};
-use crate::labels::SessionLabels;
-use crate::outcome::Death;
+use crate::domain::host_path::HostPath;
+use crate::domain::ids::{ContainerName, SessionId};
+use crate::domain::labels::SessionLabels;
+use crate::domain::outcome::Death;
+use crate::ports::engine::{ContainerState, Exit, Health};
 
 const GRACE: TimeDelta = TimeDelta::minutes(2);
 

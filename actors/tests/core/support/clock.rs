@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use sandboxd_actors::clock::{Clock, Timestamp};
+use sandboxd_actors::ports::clock::{Clock, Timestamp};
 
 #[derive(Clone)]
 pub(crate) struct TestClock(Arc<Mutex<State>>);

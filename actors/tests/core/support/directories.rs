@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
-use sandboxd_actors::clock::Timestamp;
-use sandboxd_actors::directories::{ChatDirectories, DirectoryError};
-use sandboxd_actors::host_path::HostPath;
-use sandboxd_actors::ids::ChatId;
-use sandboxd_actors::profile::User;
+use sandboxd_actors::domain::host_path::HostPath;
+use sandboxd_actors::domain::ids::ChatId;
+use sandboxd_actors::domain::profile::User;
+use sandboxd_actors::ports::chat_directories::{ChatDirectories, DirectoryError};
+use sandboxd_actors::ports::clock::Timestamp;
 use tokio::sync::watch;
 
 #[derive(Clone)]

@@ -4,9 +4,9 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use sandboxd_actors::directories::DirectoryError;
-use sandboxd_actors::ids::SessionId;
-use sandboxd_actors::interior::{Furnishing, Interiors, NotBegun, Started};
+use sandboxd_actors::domain::ids::SessionId;
+use sandboxd_actors::ports::chat_directories::DirectoryError;
+use sandboxd_actors::ports::guest::{Furnishing, Interiors, NotBegun, Started};
 
 const DISK: Duration = Duration::from_millis(1);
 

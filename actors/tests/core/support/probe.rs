@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use sandboxd_actors::probe::{NotReady, Probe};
+use sandboxd_actors::ports::probe::{NotReady, Probe};
 use tokio::sync::watch;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

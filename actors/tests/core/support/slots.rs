@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use async_trait::async_trait;
-use sandboxd_actors::claims::Claim;
-use sandboxd_actors::container::Binding;
-use sandboxd_actors::directories::DirectoryError;
-use sandboxd_actors::ids::{SessionId, SlotId};
-use sandboxd_actors::interior::Furnishing;
-use sandboxd_actors::slot::{LateBinding, NotBound, Slots};
+use sandboxd_actors::domain::container::Binding;
+use sandboxd_actors::domain::ids::{SessionId, SlotId};
+use sandboxd_actors::pool::claims::Claim;
+use sandboxd_actors::ports::chat_directories::DirectoryError;
+use sandboxd_actors::ports::guest::Furnishing;
+use sandboxd_actors::ports::slot::{LateBinding, NotBound, Slots};
 use tokio::sync::Semaphore;
 
 #[derive(Clone)]

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use futures_util::{Stream, stream};
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, Stat, fstat, openat, readlinkat, statat};
-use sandboxd_actors::images::Context;
+use sandboxd_actors::ports::images::Context;
 use tar::{Builder, EntryType, Header};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;

@@ -4,7 +4,7 @@ use std::io;
 
 use bollard::query_parameters::CreateImageOptions;
 use futures_util::{Stream, StreamExt, TryStreamExt};
-use sandboxd_actors::images::{ImageError, Images as _};
+use sandboxd_actors::ports::images::{ImageError, Images as _};
 
 use super::{discard, docker, failed, id_of};
 use crate::engine::docker::DockerEngine;

@@ -5,7 +5,7 @@
 //! directories.
 
 use bollard::models::{ImageHistoryResponseItem, ImageInspect};
-use sandboxd_actors::images::Layer;
+use sandboxd_actors::ports::images::Layer;
 
 /// Instructions that make no layer.
 const SETTINGS: [&str; 13] = [

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap};
 use bollard::auth::DockerCredentials;
 use bollard::{BollardRequest, Docker};
 
-use crate::credentials::{Credentials, CredentialsError, Secret};
+use crate::images::credentials::{Credentials, CredentialsError, Secret};
 
 /// Has the images whose names begin with no host.
 const DOCKER_HUB: &str = "docker.io";

@@ -239,7 +239,7 @@ fn a_renewal_rescues_what_could_not_be_kept() {
 
 #[test]
 fn a_restored_sandbox_is_reused_for_its_own_snapshot_and_no_other() {
-    let snapshot = crate::ids::SnapshotId::next();
+    let snapshot = crate::domain::ids::SnapshotId::next();
     let from = |snapshot| CreateRequest { snapshot: Some(snapshot), ..request() };
     let mut stage = Stage::absent();
     let restore = stage.create_with(from(snapshot));
@@ -251,7 +251,7 @@ fn a_restored_sandbox_is_reused_for_its_own_snapshot_and_no_other() {
     assert_eq!(stage.created(again).outcome, Outcome::Reused);
     let any = stage.create();
     assert_eq!(stage.created(any).outcome, Outcome::Reused);
-    let other = stage.create_with(from(crate::ids::SnapshotId::next()));
+    let other = stage.create_with(from(crate::domain::ids::SnapshotId::next()));
     assert_eq!(stage.conflict(other), ["snapshot_id"]);
 }
 

@@ -20,7 +20,7 @@ struct Container {
 struct Launching {
     generation: Generation,
     session: SessionId,
-    agent: crate::ids::AgentId,
+    agent: crate::domain::ids::AgentId,
     /// Of a restart, from the beginning.
     made: Option<ContainerId>,
     restart: bool,

@@ -68,7 +68,7 @@ impl World {
         self.launching = Some(launching);
     }
 
-    fn make(&mut self, session: SessionId, agent: crate::ids::AgentId, state: ContainerState, straggler: bool) {
+    fn make(&mut self, session: SessionId, agent: crate::domain::ids::AgentId, state: ContainerState, straggler: bool) {
         self.containers += 1;
         let mut labels = found(state).labels;
         (labels.session, labels.agent) = (session, agent);

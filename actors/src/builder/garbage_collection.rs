@@ -1,0 +1,143 @@
+//! Which images to remove, without side effects.
+//!
+//! ```text
+//! kept, whatever happens   a profile or a repository's base names it, a container is made of it, the newest of a
+//!                          configured repository, a snapshot, and what is not ours unless all is to be collected
+//! garbage                  ours, and without a tag: a newer one took its place      always goes
+//! spare                    the rest                           goes when asked for, or while the disk is too full
+//! ```
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use crate::domain::ids::InstanceName;
+use crate::ports::clock::Timestamp;
+use crate::ports::images::labels::{self, Origin};
+use crate::ports::images::{Disk, Image, Layer};
+
+/// How full the engine's disk may become.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Watermarks {
+    /// In percent: above it, spare images go.
+    pub high: f64,
+    /// Until it is below this.
+    pub low: f64,
+}
+
+/// Why there is a collection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Occasion {
+    /// Its time has come: spare images go only where the disk is too full.
+    Regular,
+    /// Somebody wants the room: all spare images go.
+    Asked,
+}
+
+/// What the images are needed for.
+#[derive(Debug, Clone, Default)]
+pub struct Needs {
+    /// By id: those that profiles and repositories name.
+    pub named: BTreeSet<String>,
+    /// By id: those that containers are made of.
+    pub in_use: BTreeSet<String>,
+    pub repositories: BTreeSet<String>,
+    /// Also those that somebody else has made.
+    pub all: bool,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Plan {
+    /// In the order in which they go.
+    pub images: Vec<Image>,
+    /// What builds have left for later ones goes, too.
+    pub build_cache: bool,
+}
+
+pub fn plan(
+    images: &[Image],
+    needs: &Needs,
+    disk: Disk,
+    watermarks: Watermarks,
+    occasion: Occasion,
+    instance: &InstanceName,
+) -> Plan {
+    let newest = newest(images, needs, instance);
+    let (mut garbage, mut spare) = (Vec::new(), Vec::new());
+    for image in images {
+        let origin = Origin::of(image, instance);
+        let needed = needs.named.contains(&image.id)
+            || needs.in_use.contains(&image.id)
+            || newest.contains(&image.id)
+            || labels::is_snapshot(image)
+            || (origin.is_none() && !needs.all);
+        match origin {
+            _ if needed => {}
+            Some(_) if image.tags.is_empty() => garbage.push(image.clone()),
+            _ => spare.push(image.clone()),
+        }
+    }
+    let age = |image: &Image| (image.created_at, image.id.clone());
+    garbage.sort_by_key(age);
+    spare.sort_by_key(age);
+
+    let full = disk.used_percent() > watermarks.high;
+    match occasion {
+        Occasion::Asked => {}
+        Occasion::Regular if full => spare = enough(spare, &garbage, disk, watermarks.low),
+        Occasion::Regular => spare.clear(),
+    }
+    garbage.extend(spare);
+    Plan { images: garbage, build_cache: full || occasion == Occasion::Asked }
+}
+
+/// How much goes with images of these layers: each layer once, and none that an image that stays is made of, too.
+pub fn freed(gone: &[Vec<Layer>], kept: &[Vec<Layer>]) -> u64 {
+    // Each layer has a number that follows from its own digest and the number of the layer below it.
+    let mut numbers: HashMap<(usize, &str), usize> = HashMap::new();
+    let mut seen = BTreeSet::new();
+    let mut bytes = 0;
+    for (counts, image) in kept.iter().map(|image| (false, image)).chain(gone.iter().map(|image| (true, image))) {
+        let mut below = 0;
+        for layer in image {
+            let next = numbers.len() + 1;
+            below = *numbers.entry((below, &layer.digest)).or_insert(next);
+            if seen.insert(below) && counts {
+                bytes += layer.bytes;
+            }
+        }
+    }
+    bytes
+}
+
+/// The oldest that together with `garbage` bring the disk below the low mark. Sizes are those with shared layers, so it
+/// may take another pass.
+fn enough(spare: Vec<Image>, garbage: &[Image], disk: Disk, low: f64) -> Vec<Image> {
+    let allowed = (disk.total_bytes as f64 * low / 100.0) as u64;
+    let mut used = disk.total_bytes.saturating_sub(disk.free_bytes);
+    used = garbage.iter().fold(used, |used, image| used.saturating_sub(image.bytes));
+    let mut taken = Vec::new();
+    for image in spare {
+        if used <= allowed {
+            break;
+        }
+        used = used.saturating_sub(image.bytes);
+        taken.push(image);
+    }
+    taken
+}
+
+/// The newest image of each configured repository.
+fn newest(images: &[Image], needs: &Needs, instance: &InstanceName) -> BTreeSet<String> {
+    let mut newest: BTreeMap<String, (Timestamp, String)> = BTreeMap::new();
+    for image in images {
+        let Some(Origin { built_at, source: Some(source), .. }) = Origin::of(image, instance) else { continue };
+        if needs.repositories.contains(&source.repository) {
+            let this = (built_at, image.id.clone());
+            let newest = newest.entry(source.repository).or_insert_with(|| this.clone());
+            *newest = newest.clone().max(this);
+        }
+    }
+    newest.into_values().map(|(_, id)| id).collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,105 @@
+//! Whether what runs still does: hints are taken as a reason to look, and a look decides.
+
+use super::Lifecycle;
+use crate::chat::effects::discover::{Liveness, Sighting};
+use crate::chat::events::Effect;
+use crate::chat::phase::{Phase, Running};
+use crate::domain::ids::{ContainerId, Generation};
+use crate::domain::sandbox::{Reason, Sandbox, Status};
+use crate::ports::clock::Timestamp;
+
+impl Lifecycle {
+    /// Goes on with a sandbox that runs.
+    pub(super) fn run(&mut self, running: Running) {
+        self.effects.push(Effect::Arm { at: running.next_deadline() });
+        self.phase = Phase::Running(Box::new(running));
+        self.check_again();
+    }
+
+    /// Looks whether what runs still does, unless a look is under way.
+    pub(super) fn check(&mut self) {
+        if let Phase::Running(running) = &mut self.phase
+            && let Some(container) = running.sandbox.container.clone()
+            && !std::mem::replace(&mut running.checking, true)
+        {
+            self.stirred = false;
+            self.effects.push(Effect::Check { generation: self.generation, container });
+        }
+    }
+
+    /// The engine tells of an event; what it means is for a look to say.
+    pub(super) fn stirred(&mut self, container: &ContainerId) {
+        self.stirred = match &self.phase {
+            // Which container it is going to be is not known yet.
+            Phase::Unknown(_) | Phase::Creating(_) => true,
+            Phase::Running(running) => self.stirred || running.sandbox.container.as_ref() == Some(container),
+            Phase::Absent | Phase::Stopped(_) | Phase::Failed(_) | Phase::Deleting(_) => false,
+        };
+        self.check_again();
+    }
+
+    /// Looks if something happened that the last look may not have seen.
+    fn check_again(&mut self) {
+        if self.stirred {
+            self.check();
+        }
+    }
+
+    /// A listing showed this one alive, or none. It is older than what is known here, so a difference is a reason to
+    /// look, and nothing more.
+    pub(super) fn seen(&mut self, seen: Option<&Sighting>) {
+        let differs = |sandbox: &Sandbox| {
+            sandbox.container.as_ref() != seen.map(|seen| &seen.container)
+                || seen.is_some_and(|seen| seen.paused != (sandbox.status == Status::Paused))
+        };
+        if self.sandbox().is_some_and(differs) {
+            self.check();
+        }
+    }
+
+    pub(super) fn checked(&mut self, generation: Generation, liveness: Liveness, now: Timestamp) {
+        if generation != self.generation {
+            return;
+        }
+        let Phase::Running(running) = &mut self.phase else { return };
+        running.checking = false;
+        let mut waiting = std::mem::take(&mut running.verifying);
+        let (reason, message) = match liveness {
+            // Unknown is not gone: the sandbox is handed out as what it was when it was last seen.
+            Liveness::Alive | Liveness::Paused | Liveness::Unknown(_) => {
+                running.verified_at = now;
+                self.note_switch(&liveness, now);
+                self.replay(waiting, now);
+                return self.check_again();
+            }
+            // A sandbox that no create asks for is left alone: its service may be busy, and the next create looks again.
+            Liveness::Unhealthy(_) if waiting.is_empty() || running.stopping.is_some() => {
+                self.note_switch(&Liveness::Alive, now);
+                self.replay(waiting, now);
+                return self.check_again();
+            }
+            Liveness::Unhealthy(why) => (Reason::Unhealthy, Some(why)),
+            Liveness::Ended(death) => match running.stopping {
+                None => (death.reason(), Some(death.to_string())),
+                // It ended because it was told to, and whoever told it will say so.
+                Some(stopping) if stopping.is_under_way() => return self.replay(waiting, now),
+                Some(_) => {
+                    self.come_to_rest();
+                    return self.replay(waiting, now);
+                }
+            },
+            Liveness::Vanished => {
+                let message = "its container was removed past the service: the engine says that it was destroyed";
+                (Reason::Vanished, Some(message.to_owned()))
+            }
+        };
+        waiting.extend(running.take_waiting());
+        let restarts = running.restarts_so_far(now);
+        let mut sandbox = running.sandbox.clone();
+        self.abandon_changes(Status::Failed);
+        self.enter(&mut sandbox, Status::Failed, reason, message);
+        self.note(&sandbox);
+        self.fail(sandbox, restarts);
+        self.replay(waiting, now);
+    }
+}

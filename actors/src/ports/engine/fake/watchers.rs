@@ -1,0 +1,48 @@
+//! Who is told what happens to the containers of an engine in memory.
+
+use futures_util::StreamExt;
+use futures_util::stream;
+use tokio::sync::mpsc;
+
+use crate::domain::ids::InstanceName;
+use crate::domain::labels;
+use crate::ports::engine::events::{EngineEvent, EngineEvents, Happening, Whose};
+use crate::ports::engine::{EngineError, Observed};
+
+#[derive(Debug, Default)]
+pub(super) struct Watchers(Vec<Watcher>);
+
+#[derive(Debug)]
+struct Watcher {
+    instance: InstanceName,
+    events: mpsc::UnboundedSender<Result<EngineEvent, EngineError>>,
+}
+
+impl Watchers {
+    pub(super) fn open(&mut self, instance: &InstanceName) -> EngineEvents {
+        let (events, received) = mpsc::unbounded_channel();
+        self.0.push(Watcher { instance: instance.clone(), events });
+        stream::unfold(received, |mut received| async { received.recv().await.map(|event| (event, received)) }).boxed()
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.0.iter().filter(|watcher| !watcher.events.is_closed()).count()
+    }
+
+    /// Tells those who watch the container's instance. One that is neither a chat's nor a slot is none of theirs.
+    pub(super) fn tell(&self, container: &Observed, what: Happening) {
+        let label = |name| container.labels.get(name).map(String::as_str);
+        let chat = label(labels::CHAT_ID).and_then(|chat| chat.parse().ok()).map(Whose::Chat);
+        let slot = label(labels::SLOT_ID).and_then(|slot| slot.parse().ok()).map(Whose::Slot);
+        let Some(whose) = chat.or(slot) else { return };
+        for watcher in self.0.iter().filter(|watcher| label(labels::INSTANCE) == Some(watcher.instance.as_str())) {
+            let _ = watcher.events.send(Ok(EngineEvent { container: container.id.clone(), whose, what }));
+        }
+    }
+
+    pub(super) fn break_off(&mut self) {
+        for watcher in self.0.drain(..) {
+            let _ = watcher.events.send(Err(EngineError::Interrupted { message: "connection reset".into() }));
+        }
+    }
+}

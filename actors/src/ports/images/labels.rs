@@ -1,0 +1,118 @@
+//! What an image of ours says about itself.
+//!
+//! Their names differ from those of containers, for a container inherits the labels of its image. An image inherits
+//! those of its base, too: so one is ours only if it has the tag that it was made for, or none any more.
+
+use std::collections::BTreeMap;
+
+use chrono::SecondsFormat;
+
+use super::Image;
+use crate::domain::ids::InstanceName;
+use crate::domain::snapshot;
+use crate::ports::clock::Timestamp;
+
+const INSTANCE: &str = "sandboxd.image.instance";
+const TAG: &str = "sandboxd.image.tag";
+const BUILT_AT: &str = "sandboxd.image.built-at";
+const REPOSITORY: &str = "sandboxd.image.repository";
+const COMMIT: &str = "sandboxd.image.commit";
+const RECIPE: &str = "sandboxd.image.recipe";
+
+/// How an image came about.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Origin {
+    pub tag: String,
+    pub built_at: Timestamp,
+    /// Absent where somebody asked for the build.
+    pub source: Option<Source>,
+}
+
+/// The repository that an image was made from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Source {
+    pub repository: String,
+    pub commit: String,
+    /// What was done with the commit; differs once the configuration or the base has changed.
+    pub recipe: String,
+}
+
+impl Origin {
+    pub fn encode(&self, instance: &InstanceName) -> BTreeMap<String, String> {
+        let mut labels = BTreeMap::from([
+            (INSTANCE.to_owned(), instance.to_string()),
+            (TAG.to_owned(), self.tag.clone()),
+            (BUILT_AT.to_owned(), self.built_at.to_rfc3339_opts(SecondsFormat::Millis, true)),
+        ]);
+        // Set even where there is none: those of a base are not ours.
+        let source = self.source.as_ref();
+        let value = |of: fn(&Source) -> &String| source.map(of).cloned().unwrap_or_default();
+        labels.insert(REPOSITORY.to_owned(), value(|source| &source.repository));
+        labels.insert(COMMIT.to_owned(), value(|source| &source.commit));
+        labels.insert(RECIPE.to_owned(), value(|source| &source.recipe));
+        labels
+    }
+
+    /// Of an image that this instance has made, and nobody has built upon.
+    pub fn of(image: &Image, instance: &InstanceName) -> Option<Origin> {
+        let text = |label: &str| image.labels.get(label).filter(|text| !text.is_empty());
+        let tag = text(TAG)?.clone();
+        let made_here = text(INSTANCE)? == instance.as_str();
+        let still_itself = image.tags.is_empty() || image.tags.contains(&tag);
+        if !made_here || !still_itself || is_snapshot(image) {
+            return None;
+        }
+        let built_at = text(BUILT_AT)?.parse().ok()?;
+        let source = text(REPOSITORY).zip(text(COMMIT)).zip(text(RECIPE));
+        let source = source.map(|((repository, commit), recipe)| Source {
+            repository: repository.clone(),
+            commit: commit.clone(),
+            recipe: recipe.clone(),
+        });
+        Some(Origin { tag, built_at, source })
+    }
+}
+
+/// Snapshots are kept by rules of their own. One has the labels of the image that its sandbox was made of, too.
+pub fn is_snapshot(image: &Image) -> bool {
+    image.labels.iter().any(|(label, value)| label.starts_with(snapshot::LABEL_PREFIX) && !value.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use chrono::TimeZone;
+
+    fn image(tags: &[&str], labels: BTreeMap<String, String>) -> Image {
+        let tags = tags.iter().map(ToString::to_string).collect();
+        Image { id: "sha256:1".into(), tags, bytes: 1, created_at: chrono::Utc::now(), labels }
+    }
+
+    fn origin() -> Origin {
+        let source = Source { repository: "app".into(), commit: "c1".into(), recipe: "r1".into() };
+        let built_at = chrono::Utc.timestamp_millis_opt(1_700_000_000_123).unwrap();
+        Origin { tag: "app:latest".into(), built_at, source: Some(source) }
+    }
+
+    #[test]
+    fn what_was_written_is_read_back() {
+        let instance: InstanceName = "one".parse().unwrap();
+        let built = Origin { source: None, ..origin() };
+        for origin in [origin(), built] {
+            let labels = origin.encode(&instance);
+            assert_eq!(Origin::of(&image(&["app:latest"], labels.clone()), &instance), Some(origin.clone()));
+            assert_eq!(Origin::of(&image(&[], labels), &instance), Some(origin), "superseded");
+        }
+    }
+
+    #[test]
+    fn what_others_made_of_it_is_not_ours() {
+        let instance: InstanceName = "one".parse().unwrap();
+        let labels = origin().encode(&instance);
+        assert_eq!(Origin::of(&image(&["mine:1"], labels.clone()), &instance), None);
+        assert_eq!(Origin::of(&image(&["app:latest"], labels.clone()), &"two".parse().unwrap()), None);
+        let mut snapshot = labels;
+        snapshot.insert("sandboxd.snapshot.chat-id".to_owned(), "c".to_owned());
+        assert_eq!(Origin::of(&image(&[], snapshot), &instance), None);
+    }
+}

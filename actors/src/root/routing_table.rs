@@ -1,0 +1,261 @@
+//! Who serves which chat: routing, retirement and restarts, decided without side effects.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::domain::ids::ChatId;
+
+/// A crash after so long a time of service has nothing to do with the one before.
+const MEMORY: Duration = Duration::from_secs(60);
+const FIRST_DELAY: Duration = Duration::from_millis(50);
+/// So many quick restarts within [`MEMORY`]; after that, one per [`LONGEST_DELAY`].
+const BUDGET: u32 = 5;
+const LONGEST_DELAY: Duration = Duration::from_secs(60);
+
+#[derive(Debug)]
+pub(super) struct Roster<A> {
+    entries: BTreeMap<ChatId, Entry<A>>,
+    last_incarnation: u64,
+}
+
+#[derive(Debug)]
+struct Entry<A> {
+    incarnation: u64,
+    server: Server<A>,
+    crashes: u32,
+    /// The end of the delay after the last crash.
+    back_at: Option<Instant>,
+}
+
+#[derive(Debug)]
+enum Server<A> {
+    Up { actor: A, forwarded: u64 },
+    Down { until: Instant },
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Route {
+    Forward,
+    Spawn,
+    Down { retry_after: Duration },
+}
+
+impl<A> Default for Roster<A> {
+    fn default() -> Self {
+        Self { entries: BTreeMap::new(), last_incarnation: 0 }
+    }
+}
+
+impl<A: Clone> Roster<A> {
+    pub(super) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    pub(super) fn contains(&self, chat: ChatId) -> bool {
+        self.entries.contains_key(&chat)
+    }
+
+    /// Numbers every actor ever started, so that the last words of an old one are not taken for a new one's.
+    pub(super) fn next_incarnation(&mut self) -> u64 {
+        self.last_incarnation += 1;
+        self.last_incarnation
+    }
+
+    pub(super) fn admit(&mut self, chat: ChatId, incarnation: u64, actor: A) {
+        let server = Server::Up { actor, forwarded: 0 };
+        match self.entries.get_mut(&chat) {
+            Some(entry) => (entry.incarnation, entry.server) = (incarnation, server),
+            None => {
+                self.entries.insert(chat, Entry { incarnation, server, crashes: 0, back_at: None });
+            }
+        }
+    }
+
+    pub(super) fn route(&self, chat: ChatId, now: Instant) -> Route {
+        match self.entries.get(&chat).map(|entry| &entry.server) {
+            None => Route::Spawn,
+            Some(Server::Up { .. }) => Route::Forward,
+            Some(Server::Down { until }) => Route::Down { retry_after: until.saturating_duration_since(now) },
+        }
+    }
+
+    /// The actor to send one more call to.
+    pub(super) fn forward(&mut self, chat: ChatId) -> Option<&A> {
+        match &mut self.entries.get_mut(&chat)?.server {
+            Server::Up { actor, forwarded } => {
+                *forwarded += 1;
+                Some(actor)
+            }
+            Server::Down { .. } => None,
+        }
+    }
+
+    /// Lets a chat go if nothing was forwarded that it has not handled yet. Otherwise it will ask again.
+    pub(super) fn retire(&mut self, chat: ChatId, incarnation: u64, handled: u64) -> Option<A> {
+        if !self.has_nothing_left(chat, incarnation, handled) {
+            return None;
+        }
+        match self.entries.remove(&chat)?.server {
+            Server::Up { actor, .. } => Some(actor),
+            Server::Down { .. } => None,
+        }
+    }
+
+    /// Whether the chat has handled everything that was forwarded to it.
+    pub(super) fn has_nothing_left(&self, chat: ChatId, incarnation: u64, handled: u64) -> bool {
+        let entry = self.entries.get(&chat).filter(|entry| entry.incarnation == incarnation);
+        entry.is_some_and(|entry| matches!(entry.server, Server::Up { forwarded, .. } if forwarded == handled))
+    }
+
+    /// Notes a crash; answers how long to wait before the next start.
+    pub(super) fn crashed(&mut self, chat: ChatId, incarnation: u64, now: Instant) -> Option<Duration> {
+        self.entries.get(&chat).filter(|entry| entry.incarnation == incarnation)?;
+        Some(self.take_down(chat, incarnation, now))
+    }
+
+    /// Notes that a chat has no actor, because it crashed or did not even start; answers how long that is to last.
+    pub(super) fn take_down(&mut self, chat: ChatId, incarnation: u64, now: Instant) -> Duration {
+        let down = Server::Down { until: now };
+        let entry = self.entries.entry(chat).or_insert(Entry { incarnation, server: down, crashes: 0, back_at: None });
+        let related = entry.back_at.is_some_and(|back_at| now.saturating_duration_since(back_at) < MEMORY);
+        entry.crashes = if related { entry.crashes.saturating_add(1) } else { 1 };
+        let delay = if entry.crashes > BUDGET { LONGEST_DELAY } else { FIRST_DELAY * 2u32.pow(entry.crashes - 1) };
+        let until = now + delay;
+        (entry.incarnation, entry.server, entry.back_at) = (incarnation, Server::Down { until }, Some(until));
+        delay
+    }
+
+    pub(super) fn is_up(&self, chat: ChatId, incarnation: u64) -> bool {
+        self.entries
+            .get(&chat)
+            .is_some_and(|entry| entry.incarnation == incarnation && matches!(entry.server, Server::Up { .. }))
+    }
+
+    pub(super) fn is_down(&self, chat: ChatId, incarnation: u64) -> bool {
+        self.entries
+            .get(&chat)
+            .is_some_and(|entry| entry.incarnation == incarnation && matches!(entry.server, Server::Down { .. }))
+    }
+
+    /// The actor that serves a chat, if one does.
+    pub(super) fn serving(&self, chat: ChatId) -> Option<&A> {
+        match &self.entries.get(&chat)?.server {
+            Server::Up { actor, .. } => Some(actor),
+            Server::Down { .. } => None,
+        }
+    }
+
+    /// Every chat that has an actor, or is getting one back.
+    pub(super) fn chats(&self) -> impl Iterator<Item = ChatId> {
+        self.entries.keys().copied()
+    }
+
+    /// Some chats in order, each with the actor that serves it, if one does.
+    pub(super) fn page(&self, after: Option<ChatId>, limit: usize) -> Vec<(ChatId, Option<A>)> {
+        use std::ops::Bound::{Excluded, Unbounded};
+        self.entries
+            .range((after.map_or(Unbounded, Excluded), Unbounded))
+            .map(|(chat, entry)| match &entry.server {
+                Server::Up { actor, .. } => (*chat, Some(actor.clone())),
+                Server::Down { .. } => (*chat, None),
+            })
+            .take(limit)
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chat(n: u128) -> ChatId {
+        ChatId::new(uuid::Uuid::from_u128(n))
+    }
+
+    #[test]
+    fn a_chat_retires_only_when_it_has_handled_everything_it_was_sent() {
+        let mut roster = Roster::default();
+        let incarnation = roster.next_incarnation();
+        roster.admit(chat(1), incarnation, "a");
+        roster.forward(chat(1));
+        roster.forward(chat(1));
+        assert_eq!(roster.retire(chat(1), incarnation, 1), None, "one call is still on its way");
+        assert_eq!(roster.route(chat(1), Instant::now()), Route::Forward);
+        assert_eq!(roster.retire(chat(1), incarnation, 2), Some("a"));
+        assert_eq!(roster.route(chat(1), Instant::now()), Route::Spawn);
+    }
+
+    #[test]
+    fn the_last_words_of_an_old_actor_do_not_end_its_successor() {
+        let mut roster = Roster::default();
+        let old = roster.next_incarnation();
+        roster.admit(chat(1), old, "old");
+        roster.crashed(chat(1), old, Instant::now());
+        let new = roster.next_incarnation();
+        roster.admit(chat(1), new, "new");
+        assert_eq!(roster.retire(chat(1), old, 0), None);
+        assert_eq!(roster.crashed(chat(1), old, Instant::now()), None);
+        assert!(!roster.is_down(chat(1), old));
+        assert_eq!(roster.retire(chat(1), new, 0), Some("new"));
+    }
+
+    #[test]
+    fn restarts_back_off_and_then_run_out_of_budget() {
+        let mut roster = Roster::default();
+        let mut now = Instant::now();
+        let mut delays = Vec::new();
+        for _ in 0..7 {
+            let incarnation = roster.next_incarnation();
+            roster.admit(chat(1), incarnation, ());
+            now += Duration::from_millis(1);
+            delays.push(roster.crashed(chat(1), incarnation, now).unwrap().as_millis());
+        }
+        assert_eq!(delays, [50, 100, 200, 400, 800, 60_000, 60_000]);
+        let Route::Down { retry_after } = roster.route(chat(1), now) else { panic!("it should be down") };
+        assert_eq!(retry_after, LONGEST_DELAY);
+
+        let incarnation = roster.next_incarnation();
+        roster.admit(chat(1), incarnation, ());
+        let again = roster.crashed(chat(1), incarnation, now + LONGEST_DELAY);
+        assert_eq!(again, Some(LONGEST_DELAY), "the delay itself is no time of service");
+
+        let incarnation = roster.next_incarnation();
+        roster.admit(chat(1), incarnation, ());
+        let later = roster.crashed(chat(1), incarnation, now + LONGEST_DELAY * 2 + MEMORY);
+        assert_eq!(later, Some(FIRST_DELAY), "a crash long after the others starts anew");
+    }
+
+    #[test]
+    fn a_chat_whose_actor_did_not_even_start_is_down_and_not_forgotten() {
+        let mut roster = Roster::<()>::default();
+        let incarnation = roster.next_incarnation();
+        assert_eq!(roster.take_down(chat(1), incarnation, Instant::now()), FIRST_DELAY);
+        assert!(roster.is_down(chat(1), incarnation));
+        let incarnation = roster.next_incarnation();
+        assert_eq!(roster.take_down(chat(1), incarnation, Instant::now()), FIRST_DELAY * 2);
+        assert!(roster.is_down(chat(1), incarnation));
+    }
+
+    #[test]
+    fn pages_walk_every_chat_once_in_order() {
+        let mut roster = Roster::default();
+        for n in [5, 3, 9, 1] {
+            let incarnation = roster.next_incarnation();
+            roster.admit(chat(n), incarnation, n);
+        }
+        let first: Vec<_> = roster.page(None, 3).into_iter().filter_map(|(_, n)| n).collect();
+        let second: Vec<_> = roster.page(Some(chat(5)), 3).into_iter().filter_map(|(_, n)| n).collect();
+        assert_eq!((first, second), (vec![1, 3, 5], vec![9]));
+    }
+
+    #[test]
+    fn a_page_names_chats_that_have_no_actor_at_the_moment() {
+        let mut roster = Roster::default();
+        let incarnation = roster.next_incarnation();
+        roster.admit(chat(1), incarnation, ());
+        roster.crashed(chat(1), incarnation, Instant::now());
+        assert_eq!(roster.page(None, 3), [(chat(1), None)]);
+    }
+}

@@ -1,0 +1,419 @@
+//! The loop: signals, the service's conversations, and the commands' output, each in its turn.
+
+use std::collections::{BTreeMap, HashMap};
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::ffi::OsStringExt;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use rustix::io::Errno;
+use rustix::process::{Resource, WaitOptions, getrlimit, kill_process, wait};
+use sandbox_init::codec::{Bytes, decode};
+use sandbox_init::wire::{Control, Event, Kind, Request, Run};
+
+use crate::budget::Budget;
+use crate::command::Command;
+use crate::link::{Address, Link};
+use crate::poll::{Interest, Poll, Token, Watched};
+use crate::program::{self, InitError, Program};
+use crate::signals::{Arrived, Signals};
+use crate::stream::{Conversation, Role, request};
+use crate::stream_socket::{Filled, read_some};
+use crate::{files, usage};
+
+/// Commands that ended while nobody listened are remembered, the last ones.
+const REMEMBERED: usize = 64;
+
+/// Of how many commands is told at once, the last ones: all of them fit into a frame.
+const TOLD: usize = 256;
+
+/// Runs until the program ends, or, without one, until told to.
+pub(crate) fn run(address: Option<Address>, mut program: Program) -> Result<ExitCode, InitError> {
+    let mut poll = Poll::new()?;
+    let signals = Signals::catch()?;
+    let caught = poll.watch(signals.descriptor()?, Interest::READ)?;
+    if !program.waits() {
+        program.start()?;
+    }
+    let link = address.map(Link::new);
+    let budget = Budget::new(usage::usage().memory_limit, getrlimit(Resource::Nofile).current);
+    let (conversations, commands, owners, leftovers) = Default::default();
+    let attendant = Attendant {
+        poll,
+        signals,
+        caught,
+        program,
+        link,
+        budget,
+        conversations,
+        commands,
+        owners,
+        leftovers,
+        ended: None,
+    };
+    Ok(attendant.attend()?)
+}
+
+#[derive(Debug)]
+struct Attendant {
+    poll: Poll,
+    signals: Signals,
+    caught: Watched,
+    program: Program,
+    link: Option<Link>,
+    budget: Budget,
+    conversations: HashMap<Token, Conversation>,
+    commands: BTreeMap<u64, Command>,
+    /// Whose descriptor it is.
+    owners: HashMap<Token, u64>,
+    /// Outputs of commands that are over; see [`Command::into_leftovers`].
+    leftovers: HashMap<Token, Watched>,
+    /// Set once there is no program to wait for.
+    ended: Option<ExitCode>,
+}
+
+impl Attendant {
+    fn attend(mut self) -> io::Result<ExitCode> {
+        let mut ready = Vec::new();
+        loop {
+            if let Some(link) = &mut self.link {
+                link.mend(&mut self.poll);
+            }
+            self.end_the_overdue();
+            let next = self.commands.values().filter_map(Command::deadline);
+            let next = next.chain(self.link.as_ref().and_then(Link::next_try)).min();
+            let limit = next.map(|moment| moment.saturating_duration_since(Instant::now()));
+            self.poll.wait(limit, &mut ready)?;
+            for &token in &ready {
+                if token == self.caught.token() {
+                    if let Some(code) = self.heed_signals() {
+                        return Ok(code);
+                    }
+                } else if self.link.as_ref().is_some_and(|link| link.is(token)) {
+                    self.open_conversations();
+                } else if self.conversations.contains_key(&token) {
+                    self.converse(token);
+                } else if let Some(&command) = self.owners.get(&token) {
+                    self.advance(command);
+                } else {
+                    self.drain(token);
+                }
+            }
+            if let Some(code) = self.ended {
+                return Ok(code);
+            }
+        }
+    }
+
+    fn heed_signals(&mut self) -> Option<ExitCode> {
+        for arrived in self.signals.arrived() {
+            match (arrived, self.program.process()) {
+                (Arrived::ChildEnded, _) => {
+                    if let Some(code) = self.reap() {
+                        return Some(code);
+                    }
+                }
+                (Arrived::ForTheProgram(signal), Some(program)) => {
+                    let _ = kill_process(program, signal);
+                }
+                (Arrived::ForTheProgram(signal), None) => {
+                    if let Some(code) = program::told_to_end(signal) {
+                        return Some(code);
+                    }
+                }
+            }
+        }
+        None
+    }
+
+    /// Takes leave of all children that ended, own and orphaned ones.
+    fn reap(&mut self) -> Option<ExitCode> {
+        while let Ok(Some((pid, status))) = wait(WaitOptions::NOHANG) {
+            let how = program::how(status);
+            if Some(pid) == self.program.process() {
+                return Some(program::exit_code(&how));
+            }
+            let running =
+                self.commands.iter_mut().find(|(_, command)| command.leader() == pid && command.ending().is_none());
+            if let Some((&id, command)) = running {
+                command.has_exited(how, usage::oom_kills());
+                self.advance(id);
+                self.tell_those_who_await(id);
+            }
+        }
+        None
+    }
+
+    fn tell_those_who_await(&mut self, id: u64) {
+        self.conversations.retain(|_, conversation| {
+            if !matches!(conversation.role, Role::Awaiting(command) if command == id) {
+                return true;
+            }
+            conversation.close_with(&Event::Done {});
+            conversation.channel.flush().is_ok() && !conversation.is_over()
+        });
+    }
+
+    fn end_the_overdue(&mut self) {
+        let now = Instant::now();
+        for command in self.commands.values_mut() {
+            if command.deadline().is_some_and(|deadline| deadline <= now) {
+                command.time_out();
+            }
+        }
+    }
+
+    fn open_conversations(&mut self) {
+        let opened = self.link.as_mut().map(Link::opened).unwrap_or_default();
+        for socket in opened {
+            if let Ok(conversation) = Conversation::new(&mut self.poll, socket, self.budget.grant()) {
+                let token = conversation.token();
+                self.conversations.insert(token, conversation);
+                // The request is most often there already.
+                self.converse(token);
+            }
+        }
+    }
+
+    /// Goes on with a conversation as far as possible. It is taken out meanwhile; dropped, it is closed.
+    fn converse(&mut self, token: Token) {
+        let Some(mut conversation) = self.conversations.remove(&token) else { return };
+        if !self.is_going_on(&mut conversation) {
+            if let Role::Attached(id) = conversation.role
+                && let Some(command) = self.commands.get_mut(&id)
+            {
+                command.detach(&conversation.channel);
+                self.bound_what_is_kept();
+                self.conclude(id);
+            }
+            return;
+        }
+        let attached = if let Role::Attached(id) = conversation.role { Some(id) } else { None };
+        self.conversations.insert(token, conversation);
+        if let Some(id) = attached {
+            self.advance(id);
+        }
+    }
+
+    fn is_going_on(&mut self, conversation: &mut Conversation) -> bool {
+        if conversation.channel.flush().is_err()
+            || !matches!(conversation.channel.receive(conversation.intake()), Ok(true))
+        {
+            return false;
+        }
+        while self.is_welcome(conversation) {
+            match conversation.channel.frame() {
+                Ok(Some((kind, payload))) => self.take(conversation, kind, &payload),
+                Ok(None) => break,
+                Err(_) => return false,
+            }
+        }
+        conversation.produce();
+        conversation.channel.flush().is_ok() && !conversation.is_over()
+    }
+
+    /// Whether a further frame can be dealt with now. Standard input that nobody reads holds the service back.
+    fn is_welcome(&self, conversation: &mut Conversation) -> bool {
+        let welcome = match conversation.role {
+            Role::Attached(id) => self.commands.get(&id).is_none_or(Command::wants_input),
+            _ => true,
+        };
+        conversation.channel.listen(welcome);
+        welcome
+    }
+
+    fn take(&mut self, conversation: &mut Conversation, kind: Kind, payload: &[u8]) {
+        match conversation.role {
+            Role::Fresh => match request(kind, payload) {
+                Ok(request) => {
+                    if let Some(request) = conversation.open(request) {
+                        self.open(conversation, request);
+                    }
+                }
+                Err(error) => conversation.fail(error),
+            },
+            Role::Attached(id) | Role::Launched(id) => self.steer(id, kind, payload),
+            _ => conversation.take(kind, payload),
+        }
+    }
+
+    fn open(&mut self, conversation: &mut Conversation, request: Request) {
+        let known = |id, commands: &BTreeMap<u64, Command>| {
+            if commands.contains_key(&id) { Ok(id) } else { Err(io::Error::from(Errno::SRCH)) }
+        };
+        match request {
+            Request::Run { command } => self.start(conversation, command),
+            Request::Attach { id } => match known(id, &self.commands) {
+                Ok(id) => self.attach(conversation, id),
+                Err(error) => conversation.fail(error),
+            },
+            Request::Commands {} => {
+                let commands = self.commands.values().rev().take(TOLD).map(Command::facts);
+                let commands = commands.collect::<Vec<_>>().into_iter().rev().collect();
+                conversation.close_with(&Event::Commands { commands });
+            }
+            Request::Signal { id, signal } => {
+                let outcome = known(id, &self.commands).and_then(|id| Ok(self.commands[&id].signal(signal)?));
+                match outcome {
+                    Ok(()) => conversation.close_with(&Event::Done {}),
+                    Err(error) => conversation.fail(error),
+                }
+            }
+            Request::Kill { id } => match self.commands.get_mut(&id) {
+                Some(command) => {
+                    command.kill();
+                    conversation.close_with(&Event::Done {});
+                }
+                None => conversation.fail(Errno::SRCH),
+            },
+            Request::Await { id } => match self.commands.get(&id) {
+                Some(command) if command.ending().is_none() => conversation.role = Role::Awaiting(id),
+                Some(_) => conversation.close_with(&Event::Done {}),
+                None => conversation.fail(Errno::SRCH),
+            },
+            Request::Bind { environment } => {
+                let text = |Bytes(bytes)| OsString::from_vec(bytes);
+                let environment = environment.into_iter().map(|(name, value)| (text(name), text(value))).collect();
+                match self.program.bind(environment) {
+                    Ok(()) => conversation.close_with(&Event::Done {}),
+                    Err(error) => conversation.fail(error),
+                }
+            }
+            Request::Begin {} => match self.program.begin() {
+                Ok(()) => conversation.close_with(&Event::Done {}),
+                Err(error) => {
+                    if let InitError::Program { .. } = error {
+                        eprintln!("sandbox-init: {error}");
+                        self.ended = Some(ExitCode::from(error.exit_code()));
+                    }
+                    conversation.fail(error);
+                }
+            },
+            Request::Waiting {} if self.program.waits() => conversation.close_with(&Event::Done {}),
+            Request::Waiting {} => conversation.fail(Errno::EXIST),
+            Request::Mounted { path, device, inode } => match files::identity(&path) {
+                Ok(there) if there == (device, inode) => conversation.close_with(&Event::Done {}),
+                Ok(_) => conversation.fail(Errno::STALE),
+                Err(error) => conversation.fail(error),
+            },
+            // The conversation has dealt with the others.
+            _ => conversation.fail(Errno::NOSYS),
+        }
+    }
+
+    fn start(&mut self, conversation: &mut Conversation, run: Run) {
+        let (id, detached) = (run.id, run.detached);
+        if self.commands.contains_key(&id) {
+            return conversation.fail(Errno::EXIST);
+        }
+        // The service has given up on it, and told its caller that it was not started.
+        if conversation.channel.is_abandoned() {
+            return conversation.fail(Errno::CANCELED);
+        }
+        match Command::start(&mut self.poll, &self.program, &self.budget, run) {
+            Ok(command) => {
+                self.owners.extend(command.tokens().into_iter().map(|token| (token, id)));
+                self.commands.insert(id, command);
+                if detached {
+                    conversation.channel.send(Kind::Event, &Event::Started { id });
+                    conversation.role = Role::Launched(id);
+                } else {
+                    self.attach(conversation, id);
+                }
+            }
+            Err(error) => conversation.fail(error),
+        }
+    }
+
+    fn attach(&mut self, conversation: &mut Conversation, id: u64) {
+        let Some(command) = self.commands.get_mut(&id) else { return };
+        // The last one to ask is the one who is told.
+        let before = command.attached.and_then(|token| self.conversations.get_mut(&token));
+        if let Some(before) = before {
+            before.fail(io::Error::other("another one has attached to the command"));
+            let _ = before.channel.flush();
+        }
+        conversation.role = Role::Attached(id);
+        conversation.channel.send(Kind::Event, &Event::Started { id });
+        command.attach(&conversation.channel);
+    }
+
+    fn steer(&mut self, id: u64, kind: Kind, payload: &[u8]) {
+        let Some(command) = self.commands.get_mut(&id) else { return };
+        match kind {
+            Kind::Data => command.feed(payload),
+            Kind::End => command.end_input(),
+            Kind::Control => match decode(payload) {
+                Ok(Control::Signal { signal }) => drop(command.signal(signal)),
+                Ok(Control::Kill {}) => command.kill(),
+                Ok(Control::Resize { size }) => command.resize(&size),
+                Err(_) => {}
+            },
+            _ => {}
+        }
+    }
+
+    /// Goes on with a command: its input, its output, its end.
+    fn advance(&mut self, id: u64) {
+        let Some(command) = self.commands.get_mut(&id) else { return };
+        let was_full = !command.wants_input();
+        command.push_input();
+        let listener = command.attached.and_then(|token| self.conversations.get_mut(&token));
+        command.pump(listener.map(|conversation| &mut conversation.channel));
+        let token = command.attached;
+        let frames_wait = was_full && command.wants_input();
+        self.bound_what_is_kept();
+        self.conclude(id);
+        if frames_wait && let Some(token) = token {
+            self.converse(token);
+        }
+    }
+
+    /// The command with the most output kept loses its oldest first, so that none is at the expense of the others.
+    fn bound_what_is_kept(&mut self) {
+        while self.budget.keeps_too_much()
+            && let Some(largest) = self.commands.values_mut().max_by_key(|command| command.kept())
+        {
+            largest.drop_oldest_kept();
+        }
+    }
+
+    /// Tells the end of a command that is over, or remembers it for whoever asks.
+    fn conclude(&mut self, id: u64) {
+        let Some(command) = self.commands.get_mut(&id) else { return };
+        let Some(ending) = command.ending().filter(|_| command.is_over()) else { return };
+        let listener = command.attached.and_then(|token| self.conversations.get_mut(&token));
+        if let Some(conversation) = listener {
+            conversation.close_with(&Event::Ended { ending });
+            let token = conversation.token();
+            self.forget(id);
+            if self.conversations.get_mut(&token).is_some_and(|it| it.channel.flush().is_err() || it.is_over()) {
+                self.conversations.remove(&token);
+            }
+            return;
+        }
+        let ended = self.commands.values().filter(|command| command.is_over()).count();
+        if ended > REMEMBERED
+            && let Some(oldest) = self.commands.iter().find(|(_, command)| command.is_over()).map(|(&id, _)| id)
+        {
+            self.forget(oldest);
+        }
+    }
+
+    fn forget(&mut self, id: u64) {
+        let Some(command) = self.commands.remove(&id) else { return };
+        self.owners.retain(|_, owner| *owner != id);
+        for mut output in command.into_leftovers() {
+            output.set_interest(Interest::READ);
+            self.leftovers.insert(output.token(), output);
+        }
+    }
+
+    fn drain(&mut self, token: Token) {
+        let Some(output) = self.leftovers.get(&token) else { return };
+        if !matches!(read_some(output, &mut Vec::new(), 64 * 1024), Ok(Filled::Some(_) | Filled::Dry)) {
+            self.leftovers.remove(&token);
+        }
+    }
+}

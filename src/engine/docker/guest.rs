@@ -1,0 +1,158 @@
+//! Work inside a container: the engine's exec, archive and stats calls.
+
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use bollard::container::LogOutput;
+use bollard::errors::Error;
+use bollard::exec::{StartExecOptions, StartExecResults};
+use bollard::models::{ContainerStatsResponse, ExecConfig};
+use bollard::query_parameters::{
+    DownloadFromContainerOptionsBuilder, ResizeExecOptionsBuilder, StatsOptionsBuilder, UploadToContainerOptionsBuilder,
+};
+use futures_util::{StreamExt, TryStreamExt};
+use sandbox_init::wire::Usage;
+use sandboxd_actors::domain::ids::ContainerId;
+
+use super::{DockerEngine, errors};
+use crate::engine::guest::{
+    Archive, Command, EngineInside, Execution, InsideError, Look, Output, Streams, Surroundings, Upload,
+};
+
+/// How long the engine may take to begin with what it was asked for.
+const LIMIT: Duration = Duration::from_secs(30);
+
+#[async_trait]
+impl EngineInside for DockerEngine {
+    async fn exec(&self, container: &ContainerId, command: Command) -> Result<Execution, InsideError> {
+        let docker = self.docker().await?;
+        let (terminal, detached) = (command.terminal, command.detached);
+        let config = ExecConfig {
+            attach_stdin: Some(command.input),
+            attach_stdout: Some(!detached),
+            attach_stderr: Some(!detached),
+            tty: Some(terminal),
+            env: Some(command.environment),
+            cmd: Some(command.arguments),
+            user: command.user,
+            working_dir: command.directory,
+            ..Default::default()
+        };
+        let id = soon(docker.create_exec(container.as_str(), config)).await?.id;
+        let options = StartExecOptions { detach: detached, tty: terminal, output_capacity: Some(64 << 10) };
+        let streams = match soon(docker.start_exec(&id, Some(options))).await? {
+            StartExecResults::Detached => None,
+            StartExecResults::Attached { output, input } => {
+                let piece = |output: LogOutput| match output {
+                    LogOutput::StdErr { message } => Output::Stderr(message),
+                    other => Output::Stdout(other.into_bytes()),
+                };
+                Some(Streams { output: output.map_ok(piece).map_err(failure).boxed(), input })
+            }
+        };
+        Ok(Execution { id, streams })
+    }
+
+    async fn look(&self, execution: &str) -> Result<Look, InsideError> {
+        let seen = soon(self.docker().await?.inspect_exec(execution)).await?;
+        let process = seen.pid.and_then(|pid| i32::try_from(pid).ok()).filter(|pid| *pid > 0);
+        let ended = seen.exit_code.filter(|_| seen.running != Some(true));
+        Ok(Look { process, exit_code: ended.and_then(|code| i32::try_from(code).ok()) })
+    }
+
+    async fn resize(&self, execution: &str, rows: u16, columns: u16) -> Result<(), InsideError> {
+        let size = ResizeExecOptionsBuilder::default().h(i32::from(rows)).w(i32::from(columns)).build();
+        soon(self.docker().await?.resize_exec(execution, size)).await
+    }
+
+    /// The client asks only once it is waited for, so the first part is waited for here: by then it is known whether there
+    /// is anything.
+    async fn read_archive(&self, container: &ContainerId, path: &str) -> Result<Archive, InsideError> {
+        let options = DownloadFromContainerOptionsBuilder::default().path(path).build();
+        let mut parts = self.docker().await?.download_from_container(container.as_str(), Some(options)).boxed();
+        let first = soon(async { parts.try_next().await }).await?;
+        Ok(futures_util::stream::iter(first.map(Ok)).chain(parts.map_err(failure)).boxed())
+    }
+
+    async fn write_archive(&self, container: &ContainerId, path: &str, archive: Upload) -> Result<(), InsideError> {
+        // What is a directory stays one.
+        let options = UploadToContainerOptionsBuilder::default().path(path).no_overwrite_dir_non_dir("true").build();
+        let docker = self.docker().await?;
+        let body = bollard::body_try_stream(archive);
+        docker.upload_to_container(container.as_str(), Some(options), body).await.map_err(failure)
+    }
+
+    async fn usage(&self, container: &ContainerId) -> Result<Usage, InsideError> {
+        let options = StatsOptionsBuilder::default().stream(false).one_shot(true).build();
+        let mut stats = self.docker().await?.stats(container.as_str(), Some(options)).boxed();
+        let seen = soon(async { stats.try_next().await }).await?;
+        seen.map(used).ok_or_else(|| InsideError::Engine("it told nothing of it".to_owned()))
+    }
+
+    async fn surroundings(&self, container: &ContainerId) -> Result<Surroundings, InsideError> {
+        let seen = soon(self.docker().await?.inspect_container(container.as_str(), None)).await?;
+        let config = seen.config.unwrap_or_default();
+        let directory = config.working_dir.filter(|directory| !directory.is_empty());
+        let directory = directory.unwrap_or_else(|| "/".to_owned());
+        Ok(Surroundings { directory, user: config.user.unwrap_or_default() })
+    }
+}
+
+impl DockerEngine {
+    async fn docker(&self) -> Result<&bollard::Docker, InsideError> {
+        self.client().await.map_err(|error| InsideError::Engine(error.to_string()))
+    }
+}
+
+async fn soon<T>(call: impl Future<Output = Result<T, Error>>) -> Result<T, InsideError> {
+    match tokio::time::timeout(LIMIT, call).await {
+        Ok(answer) => answer.map_err(failure),
+        Err(_) => Err(InsideError::Engine(format!("it did not answer within {LIMIT:?}"))),
+    }
+}
+
+fn failure(error: Error) -> InsideError {
+    let message = errors::message(&error);
+    let lower = message.to_lowercase();
+    match error {
+        Error::DockerResponseServerError { .. }
+            if lower.contains("no such container") || lower.contains("is not running") =>
+        {
+            InsideError::Engine(message)
+        }
+        Error::DockerResponseServerError { status_code: 404, .. } => InsideError::NotFound,
+        _ if lower.contains("read-only") => InsideError::ReadOnly,
+        _ if lower.contains("not a directory") => InsideError::NotADirectory,
+        Error::DockerResponseServerError { .. } => InsideError::Refused(message),
+        _ => InsideError::Engine(message),
+    }
+}
+
+fn used(stats: ContainerStatsResponse) -> Usage {
+    static START: OnceLock<Instant> = OnceLock::new();
+    let at = START.get_or_init(Instant::now).elapsed().as_micros() as u64;
+    let memory = stats.memory_stats.unwrap_or_default();
+    let details = memory.stats.unwrap_or_default();
+    // What the kernel only keeps as long as nobody needs the room, by its names in both kinds of control groups.
+    let spare = details.get("total_inactive_file").or(details.get("inactive_file")).copied().unwrap_or(0);
+    let processes = stats.pids_stats.unwrap_or_default();
+    // With no interface but loopback, nothing was received.
+    let networks = stats.networks.unwrap_or_default();
+    let written = stats.blkio_stats.and_then(|disks| disks.io_service_bytes_recursive).map(|entries| {
+        let writes =
+            entries.iter().filter(|entry| entry.op.as_deref().is_some_and(|op| op.eq_ignore_ascii_case("write")));
+        writes.filter_map(|entry| entry.value).sum()
+    });
+    Usage {
+        at,
+        cpu: stats.cpu_stats.and_then(|cpu| cpu.cpu_usage?.total_usage).map(|nanos| nanos / 1000),
+        memory: memory.usage.map(|usage| usage.saturating_sub(spare)),
+        memory_limit: memory.limit,
+        processes: processes.current,
+        process_limit: processes.limit.filter(|limit| *limit < u64::MAX / 2),
+        received: Some(networks.values().filter_map(|network| network.rx_bytes).sum()),
+        sent: Some(networks.values().filter_map(|network| network.tx_bytes).sum()),
+        written,
+    }
+}

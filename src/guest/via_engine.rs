@@ -1,0 +1,173 @@
+//! Stands in for a sandbox's init where there is none, and where init has not the right: the same conversations, held by
+//! this process, which has the engine do what it can.
+//!
+//! Whoever talks to it need not know. What an engine cannot do is answered as init would answer what it cannot do: with a
+//! failure that says so, `ENOSYS` where no engine can. An engine that fails is `ENOTCONN`, as if init were gone.
+
+mod commands;
+mod exec;
+mod files;
+mod frames;
+mod names;
+pub(super) mod processes;
+mod spool;
+mod trees;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use rustix::io::Errno;
+use sandbox_init::wire::{CommandFacts, Event, Failure, Request};
+use sandboxd_actors::domain::ids::{ContainerId, SessionId};
+use tokio::net::UnixStream;
+
+use super::{Entrance, Unreachable};
+use crate::engine::guest::{EngineInside, InsideError};
+use crate::guest::stream::Conversation;
+use commands::Commands;
+use frames::{Frames, Writer};
+
+/// All of them, with the commands that run through them.
+pub struct StandIns {
+    engine: Arc<dyn EngineInside>,
+    commands: Arc<Commands>,
+    /// Where what is too long for memory waits, without a name.
+    spool: PathBuf,
+}
+
+impl std::fmt::Debug for StandIns {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("StandIns").field("commands", &self.commands).finish_non_exhaustive()
+    }
+}
+
+impl StandIns {
+    pub fn new(engine: Arc<dyn EngineInside>, spool: PathBuf) -> Self {
+        Self { engine, commands: Arc::default(), spool }
+    }
+
+    /// `user`: as whom commands run, if not as the container's own. `environment`: what the engine does not know of the
+    /// sandbox's.
+    pub fn of(
+        &self,
+        session: SessionId,
+        container: ContainerId,
+        user: Option<String>,
+        environment: BTreeMap<String, String>,
+    ) -> StandIn {
+        let Self { engine, commands, spool } = self;
+        let (engine, commands, spool) = (engine.clone(), commands.clone(), spool.clone());
+        StandIn { engine, commands, spool, session, container, user, environment }
+    }
+
+    /// The commands that were started through them in one sandbox.
+    pub fn commands(&self, session: SessionId) -> Vec<CommandFacts> {
+        self.commands.of(session)
+    }
+
+    /// Whether this command was started through one of these.
+    pub fn has(&self, session: SessionId, command: u64) -> bool {
+        self.commands.get(session, command).is_some()
+    }
+}
+
+/// One sandbox's.
+#[derive(Clone)]
+pub struct StandIn {
+    engine: Arc<dyn EngineInside>,
+    commands: Arc<Commands>,
+    spool: PathBuf,
+    session: SessionId,
+    container: ContainerId,
+    user: Option<String>,
+    environment: BTreeMap<String, String>,
+}
+
+impl std::fmt::Debug for StandIn {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("StandIn").field("session", &self.session).field("user", &self.user).finish_non_exhaustive()
+    }
+}
+
+#[async_trait]
+impl Entrance for StandIn {
+    async fn converse(&self, request: &Request) -> Result<Conversation, Unreachable> {
+        let (ours, theirs) = UnixStream::pair()?;
+        let conversation = Conversation::open(ours, request).await?;
+        tokio::spawn(self.clone().attend(theirs));
+        Ok(conversation)
+    }
+}
+
+impl StandIn {
+    async fn attend(self, socket: UnixStream) {
+        let Frames { mut reader, mut writer } = Frames::new(socket);
+        let Some(request) = reader.request().await else { return };
+        let outcome = match request {
+            Request::Run { command } => self.run(command, reader, &mut writer).await,
+            Request::Commands {} => {
+                let commands = self.commands.of(self.session);
+                writer.event(&Event::Commands { commands }).await;
+                Ok(())
+            }
+            Request::Kill { id } => self.answer(&mut writer, self.kill(id).await).await,
+            Request::Signal { id, signal } => self.answer(&mut writer, self.signal(id, signal).await).await,
+            Request::Await { id } => {
+                let ended = self.end_of(id).await;
+                self.answer(&mut writer, ended).await
+            }
+            Request::Attach { .. } => Err(unsupported("nobody can attach to a command that the engine runs")),
+            Request::Usage {} => match self.engine.usage(&self.container).await {
+                Ok(usage) => {
+                    writer.event(&Event::Usage { usage }).await;
+                    Ok(())
+                }
+                Err(error) => Err(error.into()),
+            },
+            Request::ReadTree { path } => self.read_tree(&path, &mut writer).await,
+            Request::WriteTree { path, parents } => self.write_tree(&path, parents, reader, &mut writer).await,
+            Request::Write { path, mode, parents } => {
+                let written = self.write(&path, mode, parents, reader).await;
+                self.answer(&mut writer, written).await
+            }
+            file => self.file(file, &mut writer).await,
+        };
+        if let Err(failure) = outcome {
+            writer.event(&Event::Failed { failure }).await;
+        }
+    }
+
+    async fn answer(&self, writer: &mut Writer, outcome: Result<(), Failure>) -> Result<(), Failure> {
+        outcome?;
+        writer.event(&Event::Done {}).await;
+        Ok(())
+    }
+}
+
+impl From<InsideError> for Failure {
+    fn from(error: InsideError) -> Self {
+        let errno = match error {
+            InsideError::NotFound => Errno::NOENT.raw_os_error(),
+            InsideError::ReadOnly => Errno::ROFS.raw_os_error(),
+            InsideError::NotADirectory => Errno::NOTDIR.raw_os_error(),
+            InsideError::Refused(_) => 0,
+            InsideError::Engine(_) => Errno::NOTCONN.raw_os_error(),
+        };
+        Failure { errno, message: error.to_string().into() }
+    }
+}
+
+fn failed(errno: Errno, message: impl Into<String>) -> Failure {
+    Failure { errno: errno.raw_os_error(), message: message.into().into() }
+}
+
+fn unsupported(message: impl Into<String>) -> Failure {
+    failed(Errno::NOSYS, message)
+}
+
+/// Not the system's.
+fn other(message: impl ToString) -> Failure {
+    Failure { errno: 0, message: message.to_string().into() }
+}

@@ -1,0 +1,300 @@
+//! Work inside a sandbox, from a call to its answer.
+//!
+//! The chat is asked once, which is use of the sandbox and tells its session; everything else goes straight to the
+//! sandbox's init, or to what stands in for it ([`crate::guest::Entrance`]).
+
+mod activity;
+mod attachments;
+mod code;
+mod exec;
+mod files;
+mod logs;
+mod stats;
+mod syncs;
+mod trees;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use sandbox_init::wire::{Event, Request};
+use sandboxd_actors::domain::ids::ChatId;
+use sandboxd_actors::domain::outcome::SandboxError;
+use sandboxd_actors::domain::sandbox::{Sandbox, Status};
+use sandboxd_actors::engine::bounded::Bounded;
+use sandboxd_actors::ports::clock::Clock;
+use sandboxd_actors::sandboxes::Sandboxes;
+use tokio_util::sync::CancellationToken;
+
+use super::access::Role;
+use super::memory::{self, Holding, Reservation};
+use super::outbox::{Closed, Ticket};
+use crate::guest::stream::{Conversation, ConversationError};
+use crate::guest::{Entrance, InteriorsOnDisk, StandIns, Unreachable};
+use crate::languages::Languages;
+use crate::protocol::answer::Answer;
+use crate::protocol::error::{Error, Kind};
+use crate::protocol::guest::answer::{Commands, Done, InsideAnswer};
+use crate::protocol::guest::{CommandId, Inside};
+use crate::protocol::notification::Notification;
+
+pub use activity::keep_all;
+pub use attachments::Steering;
+pub use syncs::Syncs;
+use syncs::Turn;
+pub(super) use syncs::{Barrier, Place};
+
+/// What is not the command's or the file's fault; see [`crate::guest::StandIn`].
+const ENGINE_FAILED: i32 = rustix::io::Errno::NOTCONN.raw_os_error();
+
+/// Init has no memory for a further stream; see init's `budget`.
+const TOO_MANY_STREAMS: i32 = rustix::io::Errno::NOBUFS.raw_os_error();
+
+/// Where a request inside stands among the others of its chat, settled when it arrived.
+#[derive(Debug)]
+pub(super) struct Order {
+    /// It has to wait for this.
+    place: Option<Place>,
+    /// Others have to wait for it.
+    barrier: Option<Barrier>,
+}
+
+impl Order {
+    pub(super) fn of(syncs: &Syncs, chat: ChatId, inside: &Inside) -> Result<Self, Error> {
+        let place = if inside.may_write() { syncs.queue(chat) } else { None };
+        let barrier = match inside {
+            Inside::Exec(exec) if exec.sync => Some(syncs.begin(chat)?),
+            _ => None,
+        };
+        Ok(Self { place, barrier })
+    }
+}
+
+/// What a request inside needs of the service.
+pub(super) struct Desk<'a> {
+    pub(super) sandboxes: &'a Sandboxes,
+    pub(super) interiors: &'a InteriorsOnDisk,
+    pub(super) stand_ins: &'a StandIns,
+    pub(super) engine: &'a Bounded,
+    pub(super) languages: &'a Languages,
+    pub(super) steering: &'a Steering,
+    pub(super) syncs: &'a Syncs,
+    pub(super) clock: &'a dyn Clock,
+    /// The longest that a sandbox is held open at a time.
+    pub(super) max_lease: Duration,
+    /// A caller with the read-only role changes nothing, not even when a sandbox was last used.
+    pub(super) role: Role,
+    /// Absent where the service works for itself.
+    pub(super) ticket: Option<&'a Ticket>,
+    /// The caller is gone.
+    pub(super) gone: &'a CancellationToken,
+    /// The service shuts down.
+    pub(super) shutdown: &'a CancellationToken,
+}
+
+impl Desk<'_> {
+    /// In its turn, if others have to write first.
+    pub(super) async fn handle(
+        &self,
+        chat: ChatId,
+        inside: Inside,
+        Order { place, barrier }: Order,
+    ) -> Result<Answer, Error> {
+        let turn = match place {
+            Some(place) => Some(place.turn().await?),
+            None => None,
+        };
+        let answer = match inside {
+            Inside::Exec(exec) => self.exec(chat, *exec, barrier, turn).await?,
+            Inside::RunCode(code) => self.run_code(chat, *code, turn).await?,
+            Inside::Logs(range) => self.logs(chat, range).await?,
+            Inside::Stats { interval } => self.stats(chat, interval).await?,
+            Inside::Attach { command, output } => self.attach(chat, command, output).await?,
+            Inside::Input { command, bytes, end } => {
+                let memory = self.ticket.and_then(Ticket::take_request);
+                self.steering.of(chat, command)?.input(bytes, end, memory).await?;
+                InsideAnswer::Done(Done {})
+            }
+            Inside::Resize { command, rows, columns } => {
+                self.steering.of(chat, command)?.resize(rows, columns).await?;
+                InsideAnswer::Done(Done {})
+            }
+            Inside::Commands => InsideAnswer::Commands(self.commands(chat).await?),
+            Inside::Kill { command, signal } => {
+                let request = match signal {
+                    None => Request::Kill { id: command },
+                    Some(signal) => Request::Signal { id: command, signal },
+                };
+                let sandbox = self.sandboxes.touch(chat).await?;
+                match self.way_to(&sandbox, command)?.converse(&request).await?.answer().await {
+                    Ok(Event::Done {}) => InsideAnswer::Done(Done {}),
+                    Err(error) => return Err(of_command(chat, command, error)),
+                    other => return Err(unexpected(other)),
+                }
+            }
+            Inside::ReadTree { path } => self.read_tree(chat, &path).await?,
+            Inside::WriteTree { path, parents } => self.write_tree(chat, &path, parents).await?,
+            file => self.file(chat, file).await?,
+        };
+        Ok(Answer::Inside(answer))
+    }
+
+    /// Tells the caller something ahead of the answer.
+    async fn notify(&self, notification: Notification<'_>) -> Result<(), Closed> {
+        match self.ticket {
+            Some(ticket) => ticket.notify(notification).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Waits for memory for the answer. Where the service works for itself, there is none to be read.
+    async fn reserve(&self, bytes: usize, holding: Holding) -> Result<Reservation, memory::Closed> {
+        match self.ticket {
+            Some(ticket) => ticket.share().pooled(bytes, holding).await,
+            None => Ok(Reservation::default()),
+        }
+    }
+
+    /// The same, of the memory that is the connection's own.
+    async fn reserve_own(&self, bytes: usize) -> Result<Reservation, memory::Closed> {
+        match self.ticket {
+            Some(ticket) => ticket.share().own(bytes).await,
+            None => Ok(Reservation::default()),
+        }
+    }
+
+    /// Memory for the output of a command.
+    async fn reserve_either(&self, bytes: usize) -> Result<Reservation, memory::Closed> {
+        match self.ticket {
+            Some(ticket) => ticket.share().either(bytes, Holding::Lasting).await,
+            None => Ok(Reservation::default()),
+        }
+    }
+
+    /// Keeps the memory until the answer is read.
+    fn hold(&self, memory: Reservation) {
+        if let Some(ticket) = self.ticket {
+            ticket.hold_answer(memory);
+        }
+    }
+
+    /// Asks the guest. A caller with the read-only role gets here with requests that change nothing.
+    async fn ask(&self, chat: ChatId, request: Request) -> Result<Conversation, Error> {
+        let sandbox = self.visited(chat).await?;
+        Ok(self.interior(&sandbox)?.converse(&request).await?)
+    }
+
+    /// The sandbox whose guest is asked without being changed. For the full role this is use; see
+    /// [`Effect::AsksGuest`](crate::protocol::method::Effect::AsksGuest).
+    async fn visited(&self, chat: ChatId) -> Result<Sandbox, Error> {
+        match self.role {
+            Role::Full => Ok(self.sandboxes.touch(chat).await?),
+            Role::ReadOnly => self.running(chat).await,
+        }
+    }
+
+    /// The sandbox as it is, if it runs. A paused guest cannot reply.
+    async fn running(&self, chat: ChatId) -> Result<Sandbox, Error> {
+        let sandbox = self.sandboxes.find(chat).await?;
+        match sandbox.status {
+            Status::Running => Ok(sandbox),
+            Status::Paused => {
+                let message = format!(
+                    "the sandbox of chat {chat} is paused, and cannot reply; a caller with the full role can resume it"
+                );
+                let mut error = Error::from(SandboxError::NotRunning { chat, status: sandbox.status });
+                error.message = message;
+                Err(error)
+            }
+            status => Err(SandboxError::NotRunning { chat, status }.into()),
+        }
+    }
+
+    async fn commands(&self, chat: ChatId) -> Result<Commands, Error> {
+        let sandbox = self.visited(chat).await?;
+        let mut commands = match self.interior(&sandbox)?.converse(&Request::Commands {}).await?.answer().await {
+            Ok(Event::Commands { commands }) => commands,
+            other => return Err(unexpected(other)),
+        };
+        if self.interiors.of(sandbox.session).is_some() {
+            // Those that run as another user.
+            commands.extend(self.stand_ins.commands(sandbox.session));
+        }
+        Ok(Commands::of(commands, self.syncs.describe(chat, sandbox.session)))
+    }
+
+    /// Through the sandbox's init, or, where it has none, through its engine.
+    fn interior(&self, sandbox: &Sandbox) -> Result<Arc<dyn Entrance>, Error> {
+        match self.interiors.of(sandbox.session) {
+            Some(interior) => Ok(interior),
+            None => self.stand_in(sandbox, None),
+        }
+    }
+
+    fn stand_in(&self, sandbox: &Sandbox, user: Option<String>) -> Result<Arc<dyn Entrance>, Error> {
+        let gone = || SandboxError::NotRunning { chat: sandbox.chat, status: sandbox.status };
+        let container = sandbox.container.clone().ok_or_else(gone)?;
+        let environment = self.interiors.environment_of(sandbox.session);
+        Ok(Arc::new(self.stand_ins.of(sandbox.session, container, user, environment)))
+    }
+
+    /// To a command that runs already.
+    fn way_to(&self, sandbox: &Sandbox, command: CommandId) -> Result<Arc<dyn Entrance>, Error> {
+        match self.stand_ins.has(sandbox.session, command) {
+            true => self.stand_in(sandbox, None),
+            false => self.interior(sandbox),
+        }
+    }
+}
+
+impl From<Unreachable> for Error {
+    fn from(error: Unreachable) -> Self {
+        match error {
+            Unreachable::Silent(_) => Kind::InsideUnreachable.error(error.to_string()),
+            Unreachable::Busy => Kind::Busy.error(error.to_string()),
+        }
+    }
+}
+
+/// Nobody will read this.
+fn gone() -> Error {
+    Kind::InsideUnreachable.error("the caller is gone")
+}
+
+impl From<memory::Closed> for Error {
+    fn from(_: memory::Closed) -> Self {
+        gone()
+    }
+}
+
+/// Anything that is not a failure which the request has its own words for.
+fn unexpected(outcome: Result<Event, ConversationError>) -> Error {
+    match outcome {
+        Err(ConversationError::Failed(failure)) if failure.errno == TOO_MANY_STREAMS => {
+            Kind::Busy.error(String::from_utf8_lossy(&failure.message.0))
+        }
+        // Not in this sandbox, now or later.
+        Err(ConversationError::Failed(failure)) if failure.errno == rustix::io::Errno::NOSYS.raw_os_error() => {
+            let mut error = Kind::InsideUnreachable.error(String::from_utf8_lossy(&failure.message.0));
+            error.retryable = false;
+            error
+        }
+        Err(error) => Kind::InsideUnreachable.error(error.to_string()),
+        Ok(_) => Kind::InsideUnreachable.error(ConversationError::Nonsense.to_string()),
+    }
+}
+
+fn of_command(chat: ChatId, command: CommandId, error: ConversationError) -> Error {
+    match error {
+        ConversationError::Failed(failure) if failure.errno == rustix::io::Errno::SRCH.raw_os_error() => {
+            no_such_command(chat, command)
+        }
+        error => unexpected(Err(error)),
+    }
+}
+
+fn no_such_command(chat: ChatId, command: CommandId) -> Error {
+    Kind::CommandNotFound
+        .error(format!("chat {chat} has no command {command}, or it has been told of its end"))
+        .with("chat_id", chat.to_string())
+        .with("command_id", command)
+}

@@ -1,0 +1,78 @@
+//! Directories with all that is in them, as archives that are made and taken apart in the sandbox.
+//!
+//! Here they are bytes that pass by. However many there are, no more of them are held than one frame and what the caller
+//! has not read yet: whoever is slower holds back the other.
+
+use sandbox_init::codec::Bytes;
+use sandbox_init::wire::{Event, Request};
+use sandboxd_actors::domain::ids::ChatId;
+use sandboxd_actors::domain::sandbox::Holder;
+
+use super::exec::Held;
+use super::files::of_file;
+use super::{Desk, gone};
+use crate::guest::stream::{Conversation, ConversationError, Said};
+use crate::protocol::error::{Error, Kind};
+use crate::protocol::guest::answer::{InsideAnswer, Tree};
+use crate::protocol::notification::Notification;
+use crate::server::access::Role;
+
+impl Desk<'_> {
+    pub(super) async fn read_tree(&self, chat: ChatId, path: &str) -> Result<InsideAnswer, Error> {
+        let held = match self.role {
+            Role::Full => Held::take(self.sandboxes, chat, Holder::Transfer, self.max_lease).await?,
+            Role::ReadOnly => Held::unheld(self.sandboxes, self.running(chat).await?),
+        };
+        let reading = async {
+            let request = Request::ReadTree { path: Bytes::from(path) };
+            let conversation = self.interior(&held.sandbox)?.converse(&request).await?;
+            tree(path, self.tell_archive(conversation).await?)
+        };
+        let outcome = tokio::select! {
+            outcome = reading => outcome,
+            never = held.keep() => match never {},
+            () = self.gone.cancelled() => Err(gone()),
+            () = self.shutdown.cancelled() => Err(Kind::ShuttingDown.error("the service is shutting down")),
+        };
+        held.release().await;
+        outcome
+    }
+
+    pub(super) async fn write_tree(&self, chat: ChatId, path: &str, parents: bool) -> Result<InsideAnswer, Error> {
+        let held = Held::take(self.sandboxes, chat, Holder::Transfer, self.max_lease).await?;
+        let writing = async {
+            let request = Request::WriteTree { path: Bytes::from(path), parents };
+            let conversation = self.interior(&held.sandbox)?.converse(&request).await?;
+            tree(path, self.receive(chat, conversation).await?)
+        };
+        let outcome = tokio::select! {
+            outcome = writing => outcome,
+            never = held.keep() => match never {},
+        };
+        held.release().await;
+        outcome
+    }
+
+    async fn tell_archive(&self, mut conversation: Conversation) -> Result<Result<Event, ConversationError>, Error> {
+        let mut offset = 0;
+        loop {
+            match conversation.listening.soon().await {
+                Ok(Said::Data(bytes)) => {
+                    self.notify(Notification::Archive { offset, bytes }).await.map_err(|_| gone())?;
+                    offset += bytes.len() as u64;
+                }
+                Ok(Said::Event(event)) => return Ok(Ok(event)),
+                Ok(_) => return Ok(Err(ConversationError::Nonsense)),
+                Err(error) => return Ok(Err(error)),
+            }
+        }
+    }
+}
+
+fn tree(path: &str, outcome: Result<Event, ConversationError>) -> Result<InsideAnswer, Error> {
+    match outcome {
+        Ok(Event::Tree { entries, bytes, skipped }) => Ok(InsideAnswer::Tree(Tree { entries, bytes, skipped })),
+        Ok(_) => Err(of_file(path, ConversationError::Nonsense)),
+        Err(error) => Err(of_file(path, error)),
+    }
+}

@@ -1,0 +1,117 @@
+//! What has to be done at the engine before sandboxes can be promised, tried until it succeeds.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sandboxd_actors::domain::ids::{InstanceName, SessionId};
+use sandboxd_actors::engine::bounded::Bounded;
+use sandboxd_actors::ports::engine::{EngineError, NetworkSpec};
+use sandboxd_actors::reconciler::Trigger;
+use sandboxd_actors::sandboxes::Sandboxes;
+use tokio_util::sync::CancellationToken;
+
+use super::ServiceError;
+use crate::guest::InteriorsOnDisk;
+use crate::instance_lock::{InstanceLock, InstanceLockError};
+use crate::server::guest::keep_all;
+
+/// Between two tries to reach an engine that was silent at start.
+const FIRST_PAUSE: Duration = Duration::from_millis(500);
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+
+/// Sandboxes that are listed at once.
+const PAGE: usize = 1000;
+
+/// What the engine has to have before sandboxes can be made on it, and what it may have from an earlier run.
+pub(super) struct Groundwork {
+    pub(super) engine: Bounded,
+    pub(super) sandboxes: Sandboxes,
+    pub(super) networks: Vec<NetworkSpec>,
+    pub(super) interiors: Arc<InteriorsOnDisk>,
+    pub(super) instance: InstanceName,
+    pub(super) lock: Option<InstanceLock>,
+    /// Cancelled once it is laid.
+    pub(super) reconciled: CancellationToken,
+    pub(super) resumed: Resumed,
+}
+
+/// The sessions of an earlier run whose detached commands are kept again.
+#[derive(Debug, Default)]
+pub(super) struct Resumed {
+    sessions: HashSet<SessionId>,
+    /// No chat is left whose sandbox could not be described.
+    all: bool,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub(super) enum GroundworkError {
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    #[error(transparent)]
+    Instance(#[from] InstanceLockError),
+}
+
+impl From<GroundworkError> for ServiceError {
+    fn from(error: GroundworkError) -> Self {
+        ServiceError::Setting { key: "engine", source: Box::new(error) }
+    }
+}
+
+impl Groundwork {
+    pub(super) async fn lay(&mut self) -> Result<(), GroundworkError> {
+        let identity = self.engine.identify().await?;
+        if self.lock.is_none() {
+            self.lock = Some(InstanceLock::acquire(&self.instance, &identity.host)?);
+        }
+        for network in &self.networks {
+            self.engine.ensure_network(network).await?;
+        }
+        self.sandboxes.reconcile(Trigger::Start, false).await?;
+        self.resume_guests().await;
+        self.reconciled.cancel();
+        Ok(())
+    }
+
+    /// Goes on with what runs in the sandboxes of an earlier run. A sandbox that cannot be described now is resumed once it
+    /// can be.
+    async fn resume_guests(&mut self) {
+        let (mut after, mut complete) = (None, true);
+        loop {
+            let Ok(page) = self.sandboxes.list(after, PAGE).await else { return };
+            complete &= page.undescribed.is_empty();
+            for sandbox in &page.sandboxes {
+                if self.resumed.sessions.insert(sandbox.session)
+                    && let Some(interior) = self.interiors.of(sandbox.session)
+                {
+                    keep_all(self.sandboxes.clone(), interior, sandbox.chat);
+                }
+            }
+            after = page.next;
+            if after.is_none() {
+                break;
+            }
+        }
+        self.resumed.all = complete;
+    }
+
+    /// Tries until it is laid and every guest is resumed, and then holds the instance as long as the service runs. Ends only if another service
+    /// has it.
+    pub(super) async fn keep(mut self) -> InstanceLockError {
+        let mut pause = FIRST_PAUSE;
+        while !(self.reconciled.is_cancelled() && self.resumed.all) {
+            tokio::time::sleep(pause).await;
+            if self.reconciled.is_cancelled() {
+                self.resume_guests().await;
+            } else {
+                match self.lay().await {
+                    Ok(()) => {}
+                    Err(GroundworkError::Instance(taken)) => return taken,
+                    Err(GroundworkError::Engine(error)) => tracing::debug!(%error, "the engine does not answer yet"),
+                }
+            }
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+        std::future::pending().await
+    }
+}
