@@ -35,7 +35,7 @@ pub enum ClientError {
     #[error(transparent)]
     Failed(#[from] Failure),
     #[error("the service's answer makes no sense: {0}")]
-    Nonsense(#[from] serde_json::Error),
+    InvalidResponse(#[from] serde_json::Error),
 }
 
 /// An error as the service sent it.

@@ -61,7 +61,7 @@ const EFFECTS: [&str; 31] = [
     "journal.sandbox",
     "slots.bind",
     "slots.clear",
-    "slots.furnish",
+    "slots.prepare",
     "slots.remember",
     "slots.take",
 ];

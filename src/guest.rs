@@ -40,16 +40,16 @@ use sandboxd_actors::domain::host_path::HostPath;
 use sandboxd_actors::domain::ids::{SessionId, SlotId};
 use sandboxd_actors::pool::claims::Claims;
 use sandboxd_actors::ports::chat_directories::DirectoryError;
-use sandboxd_actors::ports::guest::{Furnishing, Init, Interiors, NotBegun, Started};
+use sandboxd_actors::ports::guest::{GuestSetup, Guests, Init, NotBegun, Started};
 use sandboxd_actors::ports::slot::LateBinding;
 use tokio::runtime::Handle;
 
 use crate::storage::file_system::{FileSystem, Own};
 use link::Secret;
-pub use link::{Interior, Unreachable};
+pub use link::{GuestLink, Unreachable};
 use propagation::Places;
-use stream::Conversation;
-pub use via_engine::{StandIn, StandIns};
+use stream::GuestStream;
+pub use via_engine::{GuestViaEngine, GuestsViaEngine};
 
 const PROGRAM_INSIDE: &str = "/.sandboxd/init";
 const DIRECTORY_INSIDE: &str = "/.sandboxd/run";
@@ -59,12 +59,12 @@ const SOCKET: &str = "socket";
 #[async_trait]
 pub trait Entrance: Send + Sync + 'static {
     /// Opens a conversation.
-    async fn converse(&self, request: &Request) -> Result<Conversation, Unreachable>;
+    async fn open_stream(&self, request: &Request) -> Result<GuestStream, Unreachable>;
 }
 
 /// Those of the sandboxes and slots that this service has made.
 #[derive(Debug)]
-pub struct InteriorsOnDisk {
+pub struct GuestsOnDisk {
     program: HostPath,
     sandboxes: PathBuf,
     slots: PathBuf,
@@ -75,24 +75,24 @@ pub struct InteriorsOnDisk {
     /// For work that is done by a worker.
     myself: Weak<Self>,
     /// Of an earlier run, and not looked at since.
-    inherited: Mutex<Vec<Tenant>>,
+    inherited: Mutex<Vec<Occupant>>,
     /// Of an earlier run, and not listened to, as that failed.
-    unreached: Mutex<HashSet<Tenant>>,
+    unreached: Mutex<HashSet<Occupant>>,
     /// Links and places of an earlier run that lead nowhere are removed.
     swept: AtomicBool,
     /// Which sockets are listened on; a sandbox's life is decided elsewhere.
-    open: Mutex<HashMap<Tenant, Arc<Interior>>>,
+    open: Mutex<HashMap<Occupant, Arc<GuestLink>>>,
 }
 
 /// Whose inside it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-enum Tenant {
+enum Occupant {
     Session(SessionId),
     /// Nobody's yet.
     Slot(SlotId),
 }
 
-impl InteriorsOnDisk {
+impl GuestsOnDisk {
     /// Lays out the program, and listens for the sandboxes and slots of an earlier run.
     pub fn open(state: &Path, claims: Arc<Claims>, file_system: FileSystem) -> io::Result<Arc<Self>> {
         let program = program::lay_out(&state.join("init"))?;
@@ -101,10 +101,10 @@ impl InteriorsOnDisk {
             DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
         }
         let places = Places::in_state(state)?;
-        let sessions = directories_in(&sandboxes)?.filter_map(|name| Some(Tenant::Session(name.parse().ok()?)));
-        let kept = directories_in(&slots)?.filter_map(|name| Some(Tenant::Slot(name.parse().ok()?)));
-        let inherited: Vec<Tenant> = sessions.chain(kept).collect();
-        let interiors = Arc::new_cyclic(|myself| Self {
+        let sessions = directories_in(&sandboxes)?.filter_map(|name| Some(Occupant::Session(name.parse().ok()?)));
+        let kept = directories_in(&slots)?.filter_map(|name| Some(Occupant::Slot(name.parse().ok()?)));
+        let inherited: Vec<Occupant> = sessions.chain(kept).collect();
+        let guests = Arc::new_cyclic(|myself| Self {
             program,
             sandboxes,
             slots,
@@ -119,20 +119,20 @@ impl InteriorsOnDisk {
             myself: myself.clone(),
         });
         for tenant in inherited {
-            if let Err(error) = interiors.resume(tenant) {
+            if let Err(error) = guests.resume(tenant) {
                 tracing::warn!(?tenant, %error, "the inside of a sandbox cannot be reached");
-                interiors.unreached.lock().unwrap_or_else(PoisonError::into_inner).insert(tenant);
+                guests.unreached.lock().unwrap_or_else(PoisonError::into_inner).insert(tenant);
             }
         }
-        Ok(interiors)
+        Ok(guests)
     }
 
     pub fn claims(&self) -> &Arc<Claims> {
         &self.claims
     }
 
-    pub fn of(&self, session: SessionId) -> Option<Arc<Interior>> {
-        let tenant = Tenant::Session(session);
+    pub fn of(&self, session: SessionId) -> Option<Arc<GuestLink>> {
+        let tenant = Occupant::Session(session);
         self.at(tenant).or_else(|| self.reach_again(tenant))
     }
 
@@ -151,12 +151,12 @@ impl InteriorsOnDisk {
         self.file_system.own(Own::State, work).await.map_err(io::Error::other)?
     }
 
-    fn at(&self, tenant: Tenant) -> Option<Arc<Interior>> {
+    fn at(&self, tenant: Occupant) -> Option<Arc<GuestLink>> {
         self.state().get(&tenant).cloned()
     }
 
     /// Tries again to reach a sandbox that could not be reached at the start, such as on a full disk.
-    fn reach_again(&self, tenant: Tenant) -> Option<Arc<Interior>> {
+    fn reach_again(&self, tenant: Occupant) -> Option<Arc<GuestLink>> {
         let mut unreached = self.unreached.lock().unwrap_or_else(PoisonError::into_inner);
         if unreached.contains(&tenant) && self.resume(tenant).is_ok() {
             tracing::info!(?tenant, "the inside of a sandbox can be reached again");
@@ -165,7 +165,7 @@ impl InteriorsOnDisk {
         self.at(tenant)
     }
 
-    fn take_inherited(&self, which: impl Fn(&Tenant) -> bool) -> Vec<Tenant> {
+    fn take_inherited(&self, which: impl Fn(&Occupant) -> bool) -> Vec<Occupant> {
         let mut inherited = self.inherited.lock().unwrap_or_else(PoisonError::into_inner);
         inherited.extract_if(.., |tenant| which(tenant)).collect()
     }
@@ -174,19 +174,19 @@ impl InteriorsOnDisk {
         self.sandboxes.join(session.to_string())
     }
 
-    fn resume(&self, tenant: Tenant) -> io::Result<()> {
+    fn resume(&self, tenant: Occupant) -> io::Result<()> {
         let directory = match tenant {
-            Tenant::Session(session) => self.directory(session),
-            Tenant::Slot(slot) => self.slots.join(slot.to_string()),
+            Occupant::Session(session) => self.directory(session),
+            Occupant::Slot(slot) => self.slots.join(slot.to_string()),
         };
         let secret = Secret::read(&directory.join("secret"))?;
-        let interior = Interior::listen(&directory.join("run"), secret)?;
+        let interior = GuestLink::listen(&directory.join("run"), secret)?;
         self.state().insert(tenant, Arc::new(interior));
         Ok(())
     }
 
     /// A new directory, with all that goes into a sandbox.
-    fn lay_out(&self, directory: &Path) -> io::Result<(Furnishing, Interior)> {
+    fn lay_out(&self, directory: &Path) -> io::Result<(GuestSetup, GuestLink)> {
         let run = directory.join("run");
         DirBuilder::new().mode(0o700).create(directory)?;
         DirBuilder::new().mode(0o755).create(&run)?;
@@ -195,13 +195,13 @@ impl InteriorsOnDisk {
         let secret = Secret::random()?;
         secret.write(&directory.join("secret"))?;
         let shown = secret.to_string();
-        let interior = Interior::listen(&run, secret)?;
+        let interior = GuestLink::listen(&run, secret)?;
 
         let run = fs::canonicalize(run)?;
         let run = HostPath::from_canonical(&run).map_err(io::Error::other)?;
         let mount =
             |source, target: &str| Mount { source, target: target.to_owned(), read_only: true, propagated: false };
-        let furnishing = Furnishing {
+        let furnishing = GuestSetup {
             entry_point: PROGRAM_INSIDE.to_owned(),
             mounts: vec![mount(self.program.clone(), PROGRAM_INSIDE), mount(run, DIRECTORY_INSIDE)],
             environment: vec![
@@ -212,7 +212,7 @@ impl InteriorsOnDisk {
         Ok((furnishing, interior))
     }
 
-    fn state(&self) -> MutexGuard<'_, HashMap<Tenant, Arc<Interior>>> {
+    fn state(&self) -> MutexGuard<'_, HashMap<Occupant, Arc<GuestLink>>> {
         // No panic can leave the map half changed.
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -238,15 +238,15 @@ fn failed(path: &Path, error: io::Error) -> DirectoryError {
 }
 
 #[async_trait]
-impl Interiors for InteriorsOnDisk {
-    async fn furnish(&self, session: SessionId, waits: bool) -> Result<Option<Furnishing>, DirectoryError> {
+impl Guests for GuestsOnDisk {
+    async fn prepare(&self, session: SessionId, waits: bool) -> Result<Option<GuestSetup>, DirectoryError> {
         let path = self.directory(session);
         let laid_out = self.on_disk(move |this| {
             let (mut furnishing, interior) = this.lay_out(&this.directory(session))?;
             if waits {
                 furnishing.environment.push((WAIT_VARIABLE.to_owned(), "1".to_owned()));
             }
-            this.state().insert(Tenant::Session(session), Arc::new(interior));
+            this.state().insert(Occupant::Session(session), Arc::new(interior));
             Ok(furnishing)
         });
         laid_out.await.map(Some).map_err(|error| failed(&path, error))
@@ -260,7 +260,7 @@ impl Interiors for InteriorsOnDisk {
     }
 
     async fn clear(&self, session: SessionId) {
-        self.state().remove(&Tenant::Session(session));
+        self.state().remove(&Occupant::Session(session));
         let cleared = self.on_disk(move |this| {
             this.forget_slot_of(session);
             fs::remove_dir_all(this.directory(session))
@@ -278,15 +278,15 @@ impl Interiors for InteriorsOnDisk {
             return true;
         }
         let inherited = self.inherited.lock().unwrap_or_else(PoisonError::into_inner);
-        inherited.iter().any(|tenant| matches!(tenant, Tenant::Session(_)))
+        inherited.iter().any(|tenant| matches!(tenant, Occupant::Session(_)))
     }
 
     async fn retain(&self, known: &HashSet<SessionId>) {
-        let gone = |tenant: &Tenant| matches!(tenant, Tenant::Session(session) if !known.contains(session));
+        let gone = |tenant: &Occupant| matches!(tenant, Occupant::Session(session) if !known.contains(session));
         for tenant in self.take_inherited(gone) {
-            if let Tenant::Session(session) = tenant {
+            if let Occupant::Session(session) = tenant {
                 tracing::info!(session.id = %session, "removing the directory of an ended sandbox");
-                Interiors::clear(self, session).await;
+                Guests::clear(self, session).await;
             }
         }
         if self.swept.swap(true, Ordering::AcqRel) {

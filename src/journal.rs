@@ -39,19 +39,19 @@ pub struct SqliteJournal {
     file: PathBuf,
     instance: InstanceName,
     keep_events: u64,
-    kept: Kept,
+    kept: OpenJournal,
     /// After the connection, so that the file is closed before somebody else may open it.
     _lock: Lock,
 }
 
 /// The numbers of the events in the file: all from `from` to `last`, and none if `last` is before `from`.
 #[derive(Debug, Clone, Copy)]
-struct Kept {
+struct OpenJournal {
     from: u64,
     last: u64,
 }
 
-impl Kept {
+impl OpenJournal {
     fn count(self) -> u64 {
         (self.last + 1).saturating_sub(self.from)
     }
@@ -174,11 +174,11 @@ impl Journal for SqliteJournal {
     }
 }
 
-fn kept(row: &Row<'_>) -> rusqlite::Result<Kept> {
+fn kept(row: &Row<'_>) -> rusqlite::Result<OpenJournal> {
     let first_ever: i64 = row.get(2)?;
     let first = row.get::<_, Option<i64>>(0)?.unwrap_or(first_ever);
     let last = row.get::<_, Option<i64>>(1)?.unwrap_or(first_ever - 1);
-    Ok(Kept { from: first.unsigned_abs(), last: last.unsigned_abs() })
+    Ok(OpenJournal { from: first.unsigned_abs(), last: last.unsigned_abs() })
 }
 
 /// Reads a journal from end to end without a change to it; returns how many sandboxes it has, or `None` where there is no

@@ -29,15 +29,15 @@ use sandboxd_actors::domain::snapshot::retention::Retention;
 use sandboxd_actors::domain::subnet::AddressRange;
 use sandboxd_actors::engine::bounded::{Bounded, EngineLimits};
 use sandboxd_actors::engine::claimed::ClaimedLabels;
-use sandboxd_actors::engine::fair_queue::Turns;
+use sandboxd_actors::engine::fair_queue::EngineQueue;
 use sandboxd_actors::journal::{Journal, JournalError, JournalHandle};
 use sandboxd_actors::pool::claims::Claims;
 use sandboxd_actors::ports::clock::{Clock, SystemClock};
 use sandboxd_actors::ports::engine::{Engine, NetworkSpec};
-use sandboxd_actors::ports::guest::Interiors;
+use sandboxd_actors::ports::guest::Guests;
 use sandboxd_actors::ports::images::Images;
 use sandboxd_actors::root::limits::Capacity;
-use sandboxd_actors::sandboxes::{Rhythm, Sandboxes};
+use sandboxd_actors::sandboxes::{Intervals, Sandboxes};
 use tokio::task::{JoinError, JoinHandle};
 use tokio_util::sync::CancellationToken;
 
@@ -46,13 +46,13 @@ use crate::config::{Config, Size};
 use crate::crash_points::CrashPoints;
 use crate::doctor::{Doctor, Settings};
 use crate::engine::condition::EngineCondition;
-use crate::engine::guest::EngineInside;
-use crate::guest::{InteriorsOnDisk, StandIns};
-use crate::images::builder::workshop;
+use crate::engine::guest::EngineGuest;
+use crate::guest::{GuestsOnDisk, GuestsViaEngine};
+use crate::images::builder::builder_setup;
 use crate::languages::Languages;
 use crate::probe::NetworkProbe;
 use crate::profiles::{self, ProfileError, Profiles};
-use crate::server::guest::{Steering, Syncs};
+use crate::server::guest::{Attachments, Syncs};
 use crate::server::handler::Handler;
 use crate::server::listener::{BindError, Listener};
 use crate::server::{Limits, Server};
@@ -61,7 +61,7 @@ use crate::storage::file_system::FileSystem;
 use crate::storage::volumes::VolumePolicy;
 use crate::systemd;
 use background::Background;
-use start_up::{Groundwork, GroundworkError, Resumed};
+use start_up::{Resumed, StartUp, StartUpError};
 
 /// How long a sandbox that was seen alive is handed out again without another look.
 const TRUST: Duration = Duration::from_secs(1);
@@ -111,7 +111,7 @@ pub struct Service {
 pub struct Outside<J> {
     pub engine: Arc<dyn Engine>,
     /// The same one, for work in its containers.
-    pub inside: Arc<dyn EngineInside>,
+    pub inside: Arc<dyn EngineGuest>,
     /// The same one, for its images.
     pub images: Arc<dyn Images>,
     /// The same one, for how it was set up.
@@ -166,40 +166,42 @@ impl Service {
             max_lease: config.leases.max,
         };
         let claims = Arc::new(Claims::default());
-        let interiors = InteriorsOnDisk::open(&config.state.dir, Arc::clone(&claims), file_system.clone());
-        let interiors = interiors.map_err(setting("state.dir"))?;
-        claims::load(&claims, &contents, &interiors, &journal).await?;
+        let guests = GuestsOnDisk::open(&config.state.dir, Arc::clone(&claims), file_system.clone());
+        let guests = guests.map_err(setting("state.dir"))?;
+        claims::load(&claims, &contents, &guests, &journal).await?;
         let directories =
             DirectoriesOnDisk::open(&config.chats.root, file_system.clone()).map_err(setting("chats.root"))?;
         let syncs = Syncs::default();
-        let mut world = world(config, &instance, outside.engine, journal, rules, Arc::clone(&interiors), directories)?;
-        world.interiors = syncs.ending_with(world.interiors);
+        let mut world = world(config, &instance, outside.engine, journal, rules, Arc::clone(&guests), directories)?;
+        world.guests = syncs.ending_with(world.guests);
         #[cfg(debug_assertions)]
         let world = crash_points.around_world(world);
         let (engine, slots) = (world.engine.clone(), Arc::clone(&world.slots));
 
-        let rhythm = Rhythm { reap: config.reaper.tick, reconcile: config.reconciler.interval };
-        let workshop = workshop(config, &instance, Arc::clone(&outside.images)).map_err(setting("state.dir"))?;
-        let (sandboxes, root_ended) = Sandboxes::start_with(world, contents, rhythm, Some(Arc::new(workshop))).await?;
+        let rhythm = Intervals { reap: config.reaper.tick, reconcile: config.reconciler.interval };
+        let builder_setup =
+            builder_setup(config, &instance, Arc::clone(&outside.images)).map_err(setting("state.dir"))?;
+        let (sandboxes, root_ended) =
+            Sandboxes::start_with(world, contents, rhythm, Some(Arc::new(builder_setup))).await?;
         let (mut background, reconciled) = (Background::default(), CancellationToken::new());
-        let mut groundwork = Groundwork {
+        let mut start_up = StartUp {
             engine: engine.clone(),
             sandboxes: sandboxes.clone(),
             networks: networks(config, &instance, &profiles),
             instance: instance.clone(),
             lock: None,
-            interiors: Arc::clone(&interiors),
+            guests: Arc::clone(&guests),
             reconciled: reconciled.clone(),
             resumed: Resumed::default(),
         };
-        match groundwork.lay().await {
-            Err(error @ GroundworkError::Instance(_)) => return Err(error.into()),
-            Err(GroundworkError::Engine(error)) => {
+        match start_up.lay().await {
+            Err(error @ StartUpError::Instance(_)) => return Err(error.into()),
+            Err(StartUpError::Engine(error)) => {
                 tracing::warn!(%error, "the engine does not answer yet; serving without it");
             }
             Ok(()) => {}
         }
-        background.spawn(async { GroundworkError::from(groundwork.keep().await).into() });
+        background.spawn(async { StartUpError::from(start_up.keep().await).into() });
         let pruning = prune_snapshots(engine.clone(), instance.clone(), retention(config), config.snapshots.interval);
         background.spawn(async { match pruning.await {} });
         let pruning = prune_chat_directories(sandboxes.clone(), config.chats.retention);
@@ -225,8 +227,8 @@ impl Service {
         let handler = Handler {
             instance,
             sandboxes: sandboxes.clone(),
-            interiors,
-            stand_ins: StandIns::new(outside.inside, config.state.dir.clone()),
+            guests,
+            guests_via_engine: GuestsViaEngine::new(outside.inside, config.state.dir.clone()),
             engine,
             doctor,
             volumes,
@@ -235,7 +237,7 @@ impl Service {
             languages: Languages::new(&config.profiles),
             clock: Arc::new(SystemClock),
             max_lease: config.leases.max,
-            steering: Steering::default(),
+            attachments: Attachments::default(),
             syncs,
             started: Instant::now(),
         };
@@ -328,14 +330,14 @@ fn world(
     engine: Arc<dyn Engine>,
     journal: JournalHandle,
     rules: Rules,
-    interiors: Arc<InteriorsOnDisk>,
+    guests: Arc<GuestsOnDisk>,
     directories: DirectoriesOnDisk,
 ) -> Result<World, ServiceError> {
-    let engine = ClaimedLabels::around(engine, Arc::clone(interiors.claims()));
+    let engine = ClaimedLabels::around(engine, Arc::clone(guests.claims()));
     Ok(World {
         instance: instance.clone(),
         engine: Bounded::new(engine, engine_limits(config)),
-        turns: Turns::new(config.engine.max_operations),
+        turns: EngineQueue::new(config.engine.max_operations),
         queue_limit: config.engine.queue_timeout,
         capacity: Capacity {
             sandboxes: config.limits.sandboxes,
@@ -344,9 +346,9 @@ fn world(
         },
         probe: Arc::new(NetworkProbe),
         directories: Arc::new(directories),
-        interiors: Arc::clone(&interiors) as Arc<dyn Interiors>,
-        claims: Arc::clone(interiors.claims()),
-        slots: interiors,
+        guests: Arc::clone(&guests) as Arc<dyn Guests>,
+        claims: Arc::clone(guests.claims()),
+        slots: guests,
         clock: Arc::new(SystemClock),
         mounts: profiles::mount_points(&config.mounts)?,
         teardown: TeardownLimits {

@@ -4,7 +4,7 @@ use std::io::{self, IsTerminal};
 use std::net::SocketAddr;
 
 use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder};
-use sandboxd_actors::domain::outcome::Scarce;
+use sandboxd_actors::domain::outcome::LimitKind;
 use sandboxd_actors::domain::sandbox::{Reason, Status};
 use sandboxd_actors::root::Child;
 use tracing::Level;
@@ -119,7 +119,7 @@ fn begin_at_zero() {
         counter!("sandboxd_actor_restarts_total", "actor" => child.as_str()).increment(0);
     }
     counter!("sandboxd_actor_restarts_total", "actor" => "pool").increment(0);
-    for what in Scarce::ALL {
+    for what in LimitKind::ALL {
         counter!("sandboxd_admission_denied_total", "what" => what.as_str()).increment(0);
     }
     for reason in [Reason::Expired, Reason::Idle] {

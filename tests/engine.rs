@@ -15,7 +15,7 @@ use sandboxd_actors::domain::host_path::HostPath;
 use sandboxd_actors::domain::ids::{ChatId, ContainerId, SessionId, SnapshotId};
 use sandboxd_actors::domain::profile::{Limits, Network, User};
 use sandboxd_actors::domain::snapshot::{Parent, SnapshotOrigin};
-use sandboxd_actors::ports::engine::events::{EngineEvent, EngineEvents, Happening, Whose};
+use sandboxd_actors::ports::engine::events::{EngineEvent, EngineEvents, EventKind, EventSubject};
 use sandboxd_actors::ports::engine::{ContainerState, Engine, EngineError, Exit, Health, NetworkSpec, SnapshotRemoval};
 use support::{TestInstance, eventually};
 use tokio::net::{UnixListener, UnixStream};
@@ -272,16 +272,16 @@ async fn the_life_of_a_container_is_told_in_order() {
     let id = instance.launch(&spec).await;
     assert_eq!(
         events.next().await,
-        EngineEvent { container: id.clone(), whose: Whose::Chat(chat), what: Happening::Started }
+        EngineEvent { container: id.clone(), whose: EventSubject::Chat(chat), what: EventKind::Started }
     );
-    assert_eq!(events.next().await.what, Happening::Died);
+    assert_eq!(events.next().await.what, EventKind::Died);
     // A look that is made because of it must not come too early.
     let exit = Exit { code: 3, oom_killed: false };
     assert_eq!(instance.observe(&id).await.state, ContainerState::Exited(Some(exit)));
     instance.engine.remove(&id).await.unwrap();
     assert_eq!(
         events.next().await,
-        EngineEvent { container: id, whose: Whose::Chat(chat), what: Happening::Destroyed }
+        EngineEvent { container: id, whose: EventSubject::Chat(chat), what: EventKind::Destroyed }
     );
 }
 
@@ -292,8 +292,8 @@ async fn running_out_of_memory_is_told() {
     let (_, mut spec) = instance.chat_spec("exec tail /dev/zero");
     spec.limits = Limits { memory_bytes: 16 << 20, ..spec.limits };
     instance.launch(&spec).await;
-    let told = events.until(&[Happening::OutOfMemory, Happening::Died]).await;
-    assert_eq!(told[0], Happening::Started);
+    let told = events.until(&[EventKind::OutOfMemory, EventKind::Died]).await;
+    assert_eq!(told[0], EventKind::Started);
 }
 
 #[tokio::test]
@@ -305,9 +305,9 @@ async fn stopping_and_pausing_are_told() {
     let raw = instance.raw().await;
     raw.pause_container(id.as_str()).await.unwrap();
     raw.unpause_container(id.as_str()).await.unwrap();
-    assert_eq!(events.until(&[Happening::Resumed]).await, [Happening::Started, Happening::Paused, Happening::Resumed]);
+    assert_eq!(events.until(&[EventKind::Resumed]).await, [EventKind::Started, EventKind::Paused, EventKind::Resumed]);
     instance.engine.stop(&id, Duration::ZERO).await.unwrap();
-    events.until(&[Happening::Died, Happening::Stopped]).await;
+    events.until(&[EventKind::Died, EventKind::Stopped]).await;
 }
 
 #[tokio::test]
@@ -346,7 +346,7 @@ async fn a_failing_health_check_is_told() {
     let (_, mut spec) = instance.chat_spec("exec sleep infinity");
     spec.image = "sandboxd-healthcheck:test".into();
     instance.launch(&spec).await;
-    assert_eq!(events.until(&[Happening::Unhealthy]).await, [Happening::Started, Happening::Unhealthy]);
+    assert_eq!(events.until(&[EventKind::Unhealthy]).await, [EventKind::Started, EventKind::Unhealthy]);
 }
 
 #[tokio::test]
@@ -369,8 +369,8 @@ async fn nothing_falls_between_the_opening_of_a_stream_and_its_first_use() {
     instance.exit(&id).await;
     instance.engine.remove(&id).await.unwrap();
     let mut events = events;
-    let told = events.until(&[Happening::Started, Happening::Died, Happening::Destroyed]).await;
-    assert_eq!(told, [Happening::Started, Happening::Died, Happening::Destroyed]);
+    let told = events.until(&[EventKind::Started, EventKind::Died, EventKind::Destroyed]).await;
+    assert_eq!(told, [EventKind::Started, EventKind::Died, EventKind::Destroyed]);
 }
 
 #[tokio::test]
@@ -381,7 +381,7 @@ async fn a_stream_whose_engine_goes_away_ends_with_an_error() {
     let mut events = engine.watch(&instance.name).await.unwrap();
     let (_, spec) = instance.chat_spec("exec sleep infinity");
     instance.launch(&spec).await;
-    assert_eq!(events.next().await.unwrap().unwrap().what, Happening::Started);
+    assert_eq!(events.next().await.unwrap().unwrap().what, EventKind::Started);
 
     proxy.close();
     let error = events.next().await.unwrap().unwrap_err();
@@ -405,7 +405,7 @@ impl Told {
     }
 
     /// All that is told until each of these was, in whatever order.
-    async fn until(&mut self, awaited: &[Happening]) -> Vec<Happening> {
+    async fn until(&mut self, awaited: &[EventKind]) -> Vec<EventKind> {
         let mut told = Vec::new();
         while !awaited.iter().all(|what| told.contains(what)) {
             told.push(self.next().await.what);

@@ -110,11 +110,11 @@ async fn a_directory_of_endless_names_is_cut() {
 
 #[tokio::test]
 async fn nonsense_ends_the_conversation_and_nothing_else() {
-    for nonsense in
+    for invalid_response in
         [vec![0xff; 64], vec![Kind::Event as u8, 0xff, 0xff, 0xff, 0xff], vec![Kind::Event as u8, 1, 0, 0, 0, 99]]
     {
         let impostor = Impostor::answering(move |conversation| {
-            let _ = conversation.write_all(&nonsense);
+            let _ = conversation.write_all(&invalid_response);
         })
         .await;
         for (method, params) in [
@@ -124,7 +124,7 @@ async fn nonsense_ends_the_conversation_and_nothing_else() {
             ("sandbox.write_file", json!({ "path": "/f", "text": "x" })),
         ] {
             let answer = impostor.ask(method, params).await;
-            assert_eq!(kind(&answer), "inside_unreachable", "{method}");
+            assert_eq!(kind(&answer), "guest_unreachable", "{method}");
             assert_eq!(answer["error"]["message"], NONSENSE, "{method}");
         }
         let mut caller = impostor.service.connect().await;

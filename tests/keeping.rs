@@ -356,7 +356,7 @@ async fn a_dry_run_tells_each_action_with_its_reason_and_changes_nothing() {
         .map(|action| (action["container_id"].as_str().expect("an id"), (&action["action"], &action["because"])))
         .collect();
     let left = (&json!("leave"), &json!("left_alone"));
-    let expected = [("stray", (&json!("attend"), &json!("never_acknowledged"))), ("young", left), ("newer", left)];
+    let expected = [("stray", (&json!("adopt"), &json!("never_acknowledged"))), ("young", left), ("newer", left)];
     assert_eq!(told, expected.into(), "{planned}");
     let stray = actions.iter().find(|action| action["container_id"] == "stray").expect("told");
     assert!(stray["status"] == "deleting" && stray["chat_id"].is_string(), "{stray}");

@@ -17,10 +17,10 @@ use sandboxd::server::Limits;
 use sandboxd_actors::domain::ended::Ended;
 use sandboxd_actors::domain::ids::{ContainerId, LeaseId, SessionId};
 use sandboxd_actors::domain::outcome::{
-    Death, Launch, NotPurged, NotSaved, Outcome, SandboxError, Scarce, StartFailure,
+    Death, Launch, LimitKind, NotPurged, NotSaved, Outcome, SandboxError, StartFailure,
 };
 use sandboxd_actors::domain::sandbox::{Reason, Status};
-use sandboxd_actors::engine::fair_queue::NoTurn;
+use sandboxd_actors::engine::fair_queue::QueueTimeout;
 use sandboxd_actors::ports::chat_directories::DirectoryError;
 use sandboxd_actors::ports::engine::logs::LogStream;
 use sandboxd_actors::ports::engine::{EngineError, Exit, Operation};
@@ -162,7 +162,7 @@ async fn every_example_is_answered_as_documented() {
     for message in messages(DOCUMENT).iter().filter(|message| !elsewhere(message)) {
         if message["method"] == Method::SandboxLogs.name() {
             let container = service.engine.containers().pop().expect("a container").id;
-            service.engine.print(&container, LogStream::Stdout, "listening on 8080");
+            service.engine.print(&container, LogStream::Stdout, "reader on 8080");
         }
         if is_request(message) { player.ask(message).await } else { player.hear(message).await }
     }
@@ -612,7 +612,7 @@ fn every_error() -> Vec<Error> {
         StartFailure::NotBound("x".into()),
         StartFailure::VolumeChanged("x".into()),
         StartFailure::NotBegun("x".into()),
-        StartFailure::NoTurn(NoTurn(Duration::from_secs(1))),
+        StartFailure::QueueTimeout(QueueTimeout(Duration::from_secs(1))),
         death(1, false),
         death(137, false),
         death(137, true),
@@ -637,7 +637,7 @@ fn every_error() -> Vec<Error> {
         SandboxError::NotSaved { chat, error: NotSaved("full".into()) },
         SandboxError::Unknown { chat, error: refused() },
         SandboxError::Recovering { chat, retry_after: Duration::from_secs(1) },
-        SandboxError::AdmissionDenied { chat, what: Scarce::Agent, limit: 1, retry_after: Duration::from_secs(1) },
+        SandboxError::AdmissionDenied { chat, what: LimitKind::Agent, limit: 1, retry_after: Duration::from_secs(1) },
         SandboxError::ShuttingDown,
         SandboxError::NoAnswer { chat, limit: Duration::from_secs(1) },
     ]);
@@ -651,7 +651,7 @@ fn every_error() -> Vec<Error> {
         Kind::LineTooLong.error("").with("limit", 1),
         Kind::TooManyConnections.error("").with("limit", 1),
         Kind::ShuttingDown.error("").with("command_id", 1),
-        Kind::InsideUnreachable.error("").with("chat_id", "c"),
+        Kind::GuestUnreachable.error("").with("chat_id", "c"),
         Kind::CommandNotStarted.error("").with("chat_id", "c").with("errno", 2),
         Kind::CommandNotFound.error("").with("chat_id", "c").with("command_id", 1),
         Kind::SyncFailed.error("").with("chat_id", "c"),

@@ -34,14 +34,14 @@ use crate::ports::repositories::Sources;
 use garbage_collection::{Occasion, Watermarks};
 use job::Job;
 pub use job::{Following, Outcome};
-use repository_image::{Repository, Standing};
+use repository_image::{Repository, RepositoryState};
 
 /// How often it is looked whether something is due.
 const TICK: Duration = Duration::from_secs(1);
 
 /// All that the builder works with.
 #[derive(Clone)]
-pub struct Workshop {
+pub struct BuilderSetup {
     pub instance: InstanceName,
     pub images: Arc<dyn Images>,
     pub sources: Arc<dyn Sources>,
@@ -53,9 +53,9 @@ pub struct Workshop {
     pub collecting: Collecting,
 }
 
-impl std::fmt::Debug for Workshop {
+impl std::fmt::Debug for BuilderSetup {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Workshop").field("instance", &self.instance).finish_non_exhaustive()
+        f.debug_struct("BuilderSetup").field("instance", &self.instance).finish_non_exhaustive()
     }
 }
 
@@ -118,7 +118,7 @@ pub struct Listed {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RepositoryStatus {
     pub repository: Arc<Repository>,
-    pub standing: Standing,
+    pub standing: RepositoryState,
     /// The image that it has now.
     pub image: Option<(String, Origin)>,
     pub stale: bool,
@@ -186,12 +186,12 @@ pub struct Builder;
 
 #[derive(Debug)]
 pub struct State {
-    shop: Arc<Workshop>,
+    shop: Arc<BuilderSetup>,
     /// Each build takes one; a collection that has all of them is sure that none is under way.
     slots: Arc<Semaphore>,
     jobs: HashMap<Work, Job>,
     builds: u64,
-    standings: BTreeMap<String, Standing>,
+    standings: BTreeMap<String, RepositoryState>,
     collected_at: Instant,
     collecting: Option<AbortOnDropHandle<()>>,
 }
@@ -199,19 +199,19 @@ pub struct State {
 impl Actor for Builder {
     type Msg = Message;
     type State = State;
-    type Arguments = Arc<Workshop>;
+    type Arguments = Arc<BuilderSetup>;
 
     async fn pre_start(
         &self,
         myself: ActorRef<Message>,
-        shop: Arc<Workshop>,
+        shop: Arc<BuilderSetup>,
     ) -> Result<Self::State, ActorProcessingErr> {
         work::describe_metrics();
         let state = State {
             slots: Arc::new(Semaphore::new(shop.limits.builds_at_once)),
             jobs: HashMap::new(),
             builds: 0,
-            standings: shop.repositories.keys().map(|name| (name.clone(), Standing::default())).collect(),
+            standings: shop.repositories.keys().map(|name| (name.clone(), RepositoryState::default())).collect(),
             collected_at: Instant::now(),
             collecting: None,
             shop,

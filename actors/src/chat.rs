@@ -19,12 +19,12 @@ use crate::domain::ids::{InstanceName, SessionId};
 use crate::domain::sandbox::Sandbox;
 use crate::domain::snapshot::retention::Retention;
 use crate::engine::bounded::Bounded;
-use crate::engine::fair_queue::{Lane, Party, Turn, Turns};
+use crate::engine::fair_queue::{EnginePermit, EngineQueue, Lane, Tenant};
 use crate::journal::{Draft, JournalHandle};
 use crate::pool::claims::Claims;
 use crate::ports::chat_directories::ChatDirectories;
 use crate::ports::clock::Clock;
-use crate::ports::guest::Interiors;
+use crate::ports::guest::Guests;
 use crate::ports::probe::Probe;
 use crate::ports::slot::Slots;
 use crate::root::limits::Capacity;
@@ -37,12 +37,12 @@ pub use lifecycle::Rules;
 pub struct World {
     pub instance: InstanceName,
     pub engine: Bounded,
-    pub turns: Turns,
+    pub turns: EngineQueue,
     /// How long a launch waits for one.
     pub queue_limit: Duration,
     pub probe: Arc<dyn Probe>,
     pub directories: Arc<dyn ChatDirectories>,
-    pub interiors: Arc<dyn Interiors>,
+    pub guests: Arc<dyn Guests>,
     pub slots: Arc<dyn Slots>,
     pub claims: Arc<Claims>,
     pub clock: Arc<dyn Clock>,
@@ -63,7 +63,7 @@ impl World {
 
     /// Removes what the service keeps of a session of which nothing is left on the engine.
     pub(crate) async fn clear(&self, session: SessionId) {
-        self.interiors.clear(session).await;
+        self.guests.clear(session).await;
         self.claims.remove(session);
     }
 }
@@ -72,12 +72,12 @@ impl World {
 #[derive(Debug, Clone)]
 pub struct Place {
     pub lane: Lane,
-    pub party: Party,
+    pub tenant: Tenant,
 }
 
 impl Place {
-    async fn turn(self, world: &World) -> Turn {
-        world.turns.take(self.lane, self.party).await
+    async fn turn(self, world: &World) -> EnginePermit {
+        world.turns.take(self.lane, self.tenant).await
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Nothing in here knows an engine's API, a socket, a file format or a command line. What the core needs of the outside
 //! it asks for through ports: [`engine::Engine`], [`probe::Probe`], [`directories::ChatDirectories`],
-//! [`interior::Interiors`], [`slot::Slots`], [`clock::Clock`], [`journal::Journal`], [`images::Images`],
+//! [`interior::Guests`], [`slot::Slots`], [`clock::Clock`], [`journal::Journal`], [`images::Images`],
 //! [`sources::Sources`].
 
 pub mod builder;

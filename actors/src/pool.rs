@@ -34,12 +34,12 @@ pub struct Status {
     /// Why the last slot did not come, if none has come since.
     pub last_error: Option<String>,
     pub retry_at: Option<Timestamp>,
-    pub tally: Tally,
+    pub tally: PoolCounters,
 }
 
 /// Since the service started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Tally {
+pub struct PoolCounters {
     /// Claims that got a slot.
     pub hits: u64,
     /// Claims that found none.

@@ -23,7 +23,7 @@ use crate::ports::clock::Timestamp;
 use crate::ports::engine::EngineError;
 use crate::root;
 use crate::sandboxes::ask;
-use plan::{Action, Situation, plan};
+use plan::{Action, PlanInput, plan};
 
 /// A container without a record that is younger than this may still be on its way to being acknowledged, by a task that
 /// outlived its actor.
@@ -45,18 +45,18 @@ pub async fn look(world: &World, chat: ChatId) -> Result<Option<Box<Sandbox>>, E
     world.journal.flush().await.map_err(unread)?;
     let record = world.journal.sandbox(chat).await.map_err(unread)?;
     let found = discover(&world.engine, &world.instance, chat).await?.and_then(Result::ok);
-    let situation = Situation {
+    let situation = PlanInput {
         listed: found.into_iter().collect(),
         unrecognised: Vec::new(),
         records: record.into_iter().collect(),
-        attended: BTreeSet::new(),
+        adopted: BTreeSet::new(),
         // This chat had an actor a moment ago, or has none since the service started: nothing of it is on its way.
         journal_is_new: world.journal.is_fresh(),
         now: world.clock.now(),
         underway_since: None,
     };
     let planned = plan(&situation).into_iter().find_map(|action| match action {
-        Action::Attend { sandbox, .. } => Some(sandbox),
+        Action::Adopt { sandbox, .. } => Some(sandbox),
         Action::Tell { .. } | Action::Leave { .. } => None,
     });
     let adopted = planned.as_ref().filter(|sandbox| situation.records.is_empty() && sandbox.status != Status::Deleting);
@@ -141,7 +141,7 @@ pub struct Arguments {
     pub root: ActorRef<root::Message>,
     pub interval: Duration,
     /// What the journal held when the service started, if no pass has succeeded since.
-    pub unattended: Option<Arc<Contents>>,
+    pub unadopted: Option<Arc<Contents>>,
     /// When the service started, which may be long ago.
     pub started_at: Timestamp,
 }
@@ -152,7 +152,7 @@ pub struct State {
     root: ActorRef<root::Message>,
     interval: Duration,
     /// What the journal held when the service started, until a pass has given every chat in it an actor.
-    unattended: Option<Arc<Contents>>,
+    unadopted: Option<Arc<Contents>>,
     started_at: Timestamp,
     /// A pass that failed is going to be tried again.
     gap_is_open: bool,
@@ -164,13 +164,13 @@ impl Actor for Reconciler {
     type Arguments = Arguments;
 
     async fn pre_start(&self, myself: ActorRef<Message>, arguments: Arguments) -> Result<State, ActorProcessingErr> {
-        let Arguments { world, root, interval, unattended, started_at } = arguments;
+        let Arguments { world, root, interval, unadopted, started_at } = arguments;
         myself.send_after(interval, || Message::Tick);
-        if unattended.is_none() {
+        if unadopted.is_none() {
             // What was asked of a predecessor that failed is lost.
             myself.cast(Message::Pass { because: Trigger::Gap, dry_run: false, report: None })?;
         }
-        Ok(State { world, root, interval, unattended, started_at, gap_is_open: false })
+        Ok(State { world, root, interval, unadopted, started_at, gap_is_open: false })
     }
 
     async fn handle(
@@ -181,7 +181,7 @@ impl Actor for Reconciler {
     ) -> Result<(), ActorProcessingErr> {
         match message {
             // The pass that the service starts with is still to come, and closes the gap.
-            Message::Pass { because: Trigger::Gap, report: None, .. } if state.unattended.is_some() => {}
+            Message::Pass { because: Trigger::Gap, report: None, .. } if state.unadopted.is_some() => {}
             Message::Pass { because, dry_run, report } => {
                 let outcome = state.pass(because, dry_run).await;
                 if because == Trigger::Gap && outcome.is_err() {
@@ -235,22 +235,22 @@ impl State {
 
     async fn try_pass(&mut self, dry_run: bool) -> Result<Report, EngineError> {
         // Whoever has an actor is asked for first: a chat that gets its container after the listing is not suspected.
-        let attended = ask(&self.root, |chats| root::Message::Attended { chats }).await;
-        let attended = attended.ok_or_else(gone)?;
+        let adopted = ask(&self.root, |chats| root::Message::Adopted { chats }).await;
+        let adopted = adopted.ok_or_else(gone)?;
         let world = &self.world;
         let listed = world.engine.list(&world.instance).await?;
         let containers = listed.len();
         let sessions: HashSet<SessionId> = listed.iter().filter_map(|shown| labels::session(&shown.labels)).collect();
         let instance = world.instance.clone();
-        let (mut ours, slots, unrecognised) = aside(move || Situation::recognise(&instance, listed)).await?;
-        let records = self.promised(&ours, &attended).await?;
-        self.complete(&mut ours, &records, &attended).await;
+        let (mut ours, slots, unrecognised) = aside(move || PlanInput::recognise(&instance, listed)).await?;
+        let records = self.promised(&ours, &adopted).await?;
+        self.complete(&mut ours, &records, &adopted).await;
         let now = world.clock.now();
-        let situation = Situation {
+        let situation = PlanInput {
             listed: ours,
             unrecognised,
             records,
-            attended,
+            adopted,
             journal_is_new: world.journal.is_fresh(),
             now,
             underway_since: self.underway_since(now),
@@ -274,17 +274,17 @@ impl State {
     /// Only this service can be creating a container, and not before its first pass. What an earlier one asked for may
     /// come into being later than that: an engine goes on with a request whose caller has died.
     fn underway_since(&self, now: Timestamp) -> Option<Timestamp> {
-        self.unattended.is_none().then(|| self.started_at.max(now - CREATION_GRACE))
+        self.unadopted.is_none().then(|| self.started_at.max(now - CREATION_GRACE))
     }
 
     /// Learns how containers ended, which a listing does not say, where their records do not say it either. A container
     /// whose end cannot be learned in time has ended all the same: the service does not wait for it.
-    async fn complete(&self, ours: &mut [Found], records: &[Sandbox], attended: &BTreeSet<ChatId>) {
+    async fn complete(&self, ours: &mut [Found], records: &[Sandbox], adopted: &BTreeSet<ChatId>) {
         let is_told = |record: &&Sandbox| !matches!(record.status, Status::Running | Status::Paused);
         let told: HashSet<SessionId> = records.iter().filter(is_told).map(|record| record.session).collect();
         let is_open = |found: &Found| {
             let labels = &found.labels;
-            found.condition() == Condition::Ended && !attended.contains(&labels.chat) && !told.contains(&labels.session)
+            found.condition() == Condition::Ended && !adopted.contains(&labels.chat) && !told.contains(&labels.session)
         };
         let open: Vec<(usize, ChatId)> = ours
             .iter()
@@ -306,20 +306,20 @@ impl State {
     /// What was promised to the chats without an actor. A chat may have been served, and its sandbox deleted, since the
     /// service started, so what is not there any more is read again. A container is removed for want of a record only if
     /// there is none at this moment.
-    async fn promised(&self, listed: &[Found], attended: &BTreeSet<ChatId>) -> Result<Vec<Sandbox>, EngineError> {
+    async fn promised(&self, listed: &[Found], adopted: &BTreeSet<ChatId>) -> Result<Vec<Sandbox>, EngineError> {
         let journal = &self.world.journal;
         let shown: BTreeSet<ChatId> = listed.iter().map(|found| found.labels.chat).collect();
         let mut records = Vec::new();
-        let at_start = self.unattended.iter().flat_map(|contents| &contents.sandboxes);
-        for record in at_start.filter(|record| !attended.contains(&record.chat)) {
+        let at_start = self.unadopted.iter().flat_map(|contents| &contents.sandboxes);
+        for record in at_start.filter(|record| !adopted.contains(&record.chat)) {
             if shown.contains(&record.chat) {
                 records.push(record.clone());
             } else {
                 records.extend(journal.sandbox(record.chat).await.map_err(unread)?);
             }
         }
-        if self.unattended.is_none() {
-            for chat in shown.difference(attended) {
+        if self.unadopted.is_none() {
+            for chat in shown.difference(adopted) {
                 records.extend(journal.sandbox(*chat).await.map_err(unread)?);
             }
         }
@@ -330,38 +330,38 @@ impl State {
         let (mut sandboxes, mut seen) = (Vec::new(), Vec::new());
         for action in planned {
             match action {
-                Action::Attend { sandbox, because } => {
+                Action::Adopt { sandbox, because } => {
                     metrics::counter!("sandboxd_reconcile_actions_total", "because" => because.as_str()).increment(1);
                     tracing::info!(
                         chat.id = %sandbox.chat, session.id = %sandbox.session, status = sandbox.status.as_str(),
-                        because = because.as_str(), "attending to a sandbox"
+                        because = because.as_str(), "adopting to a sandbox"
                     );
                     sandboxes.push(sandbox);
                 }
-                Action::Tell { chat, seen: sighting } => seen.push((chat, sighting)),
+                Action::Tell { chat, seen: live_container } => seen.push((chat, live_container)),
                 Action::Leave { container, why } => {
                     metrics::counter!("sandboxd_reconcile_actions_total", "because" => "left_alone").increment(1);
                     tracing::warn!(container.id = %container, why, "left a container alone");
                 }
             }
         }
-        for sightings in in_parts(seen) {
-            ask(&self.root, |told| root::Message::Seen { sightings, told }).await.ok_or_else(gone)?;
+        for live_containers in in_parts(seen) {
+            ask(&self.root, |told| root::Message::Seen { live_containers, told }).await.ok_or_else(gone)?;
         }
-        self.write_down(&sandboxes).await.map_err(unread)?;
+        self.flush_unsaved(&sandboxes).await.map_err(unread)?;
         for sandboxes in in_parts(sandboxes) {
-            ask(&self.root, |attended| root::Message::Attend { sandboxes, attended }).await.ok_or_else(gone)?;
+            ask(&self.root, |adopted| root::Message::Adopt { sandboxes, adopted }).await.ok_or_else(gone)?;
             // What they have written down so far makes room for the others. A full disk keeps nobody from being served.
             let _ = self.world.journal.flush().await;
         }
-        ask(&self.root, |known| root::Message::AllAttended { known }).await.ok_or_else(gone)?;
-        self.unattended = None;
+        ask(&self.root, |known| root::Message::AllAdopted { known }).await.ok_or_else(gone)?;
+        self.unadopted = None;
         Ok(())
     }
 
     /// What labels alone tell of is written down before it has an actor, as with every promise. All else has its record,
     /// and its actor keeps it: written from here, it could undo what a chat that is being served has written since.
-    async fn write_down(&self, sandboxes: &[Box<Sandbox>]) -> Result<(), JournalError> {
+    async fn flush_unsaved(&self, sandboxes: &[Box<Sandbox>]) -> Result<(), JournalError> {
         let journal = &self.world.journal;
         if !journal.is_fresh() {
             return Ok(());
@@ -377,13 +377,13 @@ impl State {
     /// journal has no record. What the actors of the chats know, or could not find out, plays no part in it. Sessions that
     /// are not gone yet are looked at again in the next pass.
     async fn remove_ended(&self, mut known: HashSet<SessionId>) {
-        if !self.world.interiors.has_inherited() {
+        if !self.world.guests.has_inherited() {
             return;
         }
         match self.world.journal.sessions().await {
             Ok(recorded) => {
                 known.extend(recorded);
-                self.world.interiors.retain(&known).await;
+                self.world.guests.retain(&known).await;
             }
             Err(error) => tracing::warn!(%error, "the directories of ended sandboxes stay until the next pass"),
         }
@@ -391,14 +391,14 @@ impl State {
 
     /// Labels are trusted until everything from before the service started has its record, also what belongs to chats
     /// that had an actor by then and look for themselves.
-    async fn conclude_rebuilding(&self, situation: &Situation) {
+    async fn conclude_rebuilding(&self, situation: &PlanInput) {
         if !self.world.journal.is_fresh() {
             return;
         }
         let concluded = async {
             let journal = &self.world.journal;
             let earlier = situation.listed.iter().filter(|found| found.labels.created_at < self.started_at);
-            for found in earlier.filter(|found| situation.attended.contains(&found.labels.chat)) {
+            for found in earlier.filter(|found| situation.adopted.contains(&found.labels.chat)) {
                 if journal.sandbox(found.labels.chat).await?.is_none() {
                     return Ok(());
                 }

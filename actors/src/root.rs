@@ -17,7 +17,7 @@ use std::time::Duration;
 use ractor::{Actor, ActorId, ActorProcessingErr, ActorRef, SupervisionEvent};
 use tokio::time::Instant;
 
-use crate::builder::{self, Builder, Workshop};
+use crate::builder::{self, Builder, BuilderSetup};
 use crate::chat::World;
 use crate::chat::actor::{self as chat, Call, Chat, Start};
 use crate::chat::events::Event;
@@ -28,15 +28,15 @@ use crate::pool;
 use crate::ports::clock::Timestamp;
 use crate::reaper::{self, Reaper};
 use crate::reconciler::{self, Reconciler, Trigger};
-use crate::sandboxes::Rhythm;
+use crate::sandboxes::Intervals;
 use crate::watcher::{self, Watcher};
-use limits::{Census, Share};
-pub use message::{AtWork, Attended, Message};
+use limits::{LimitCounts, LimitKeys};
+pub use message::{Adopted, AtWork, Message};
 pub(crate) use pools::DRAIN_LIMIT;
 use pools::Pools;
-use routing_table::{Roster, Route};
+use routing_table::{Route, RoutingTable};
 pub use supervised_child::Child;
-use supervised_child::Kept;
+use supervised_child::SupervisedChild;
 
 #[derive(Debug)]
 pub struct Root;
@@ -45,37 +45,37 @@ pub struct Root;
 pub struct Arguments {
     pub world: Arc<World>,
     pub contents: Contents,
-    pub rhythm: Rhythm,
+    pub rhythm: Intervals,
     /// Without one, nobody takes care of images.
-    pub workshop: Option<Arc<Workshop>>,
+    pub builder_setup: Option<Arc<BuilderSetup>>,
 }
 
 #[derive(Debug)]
 pub struct State {
     world: Arc<World>,
     started_at: Timestamp,
-    rhythm: Rhythm,
-    reaper: Kept<reaper::Message>,
-    reconciler: Kept<reconciler::Message>,
-    watcher: Kept<watcher::Message>,
+    rhythm: Intervals,
+    reaper: SupervisedChild<reaper::Message>,
+    reconciler: SupervisedChild<reconciler::Message>,
+    watcher: SupervisedChild<watcher::Message>,
     pools: Pools,
-    workshop: Option<Arc<Workshop>>,
-    builder: Kept<builder::Message>,
-    roster: Roster<ActorRef<chat::Message>>,
-    census: Census,
+    builder_setup: Option<Arc<BuilderSetup>>,
+    builder: SupervisedChild<builder::Message>,
+    routing_table: RoutingTable<ActorRef<chat::Message>>,
+    limit_counts: LimitCounts,
     chats: HashMap<ActorId, (ChatId, u64)>,
     /// Until the engine has been listed: only then is an unknown chat known to have nothing.
-    unattended: Option<Unattended>,
+    unadopted: Option<Unadopted>,
     closed: bool,
 }
 
 /// What is to be handed to chats that have no actor yet.
 #[derive(Debug)]
-struct Unattended {
+struct Unadopted {
     /// What the journal held when the service started.
     contents: Arc<Contents>,
     /// What happened, perhaps after it was listed.
-    stirred: BTreeMap<ChatId, ContainerId>,
+    engine_event: BTreeMap<ChatId, ContainerId>,
 }
 
 impl Actor for Root {
@@ -84,21 +84,21 @@ impl Actor for Root {
     type Arguments = Arguments;
 
     async fn pre_start(&self, myself: ActorRef<Message>, arguments: Arguments) -> Result<State, ActorProcessingErr> {
-        let Arguments { world, contents, rhythm, workshop } = arguments;
+        let Arguments { world, contents, rhythm, builder_setup } = arguments;
         let mut state = State {
             started_at: world.clock.now(),
             world,
             rhythm,
-            reaper: Kept::default(),
-            reconciler: Kept::default(),
-            watcher: Kept::default(),
+            reaper: SupervisedChild::default(),
+            reconciler: SupervisedChild::default(),
+            watcher: SupervisedChild::default(),
             pools: Pools::default(),
-            workshop,
-            builder: Kept::default(),
-            roster: Roster::default(),
-            census: Census::default(),
+            builder_setup,
+            builder: SupervisedChild::default(),
+            routing_table: RoutingTable::default(),
+            limit_counts: LimitCounts::default(),
             chats: HashMap::new(),
-            unattended: Some(Unattended { contents: Arc::new(contents), stirred: BTreeMap::new() }),
+            unadopted: Some(Unadopted { contents: Arc::new(contents), engine_event: BTreeMap::new() }),
             closed: false,
         };
         for child in Child::ALL {
@@ -120,53 +120,53 @@ impl Actor for Root {
             Message::Call { call, .. } if state.closed => call.refuse(SandboxError::ShuttingDown),
             Message::Call { chat, call } => state.route(&myself, chat, call).await,
             Message::Retire { chat, incarnation, handled } => {
-                if let Some(actor) = state.roster.retire(chat, incarnation, handled) {
-                    state.census.leave(chat);
+                if let Some(actor) = state.routing_table.retire(chat, incarnation, handled) {
+                    state.limit_counts.leave(chat);
                     state.chats.remove(&actor.get_id());
                     actor.stop(None);
                 }
             }
             Message::Left { chat, incarnation, handled } => {
-                if state.roster.has_nothing_left(chat, incarnation, handled) {
-                    state.census.leave(chat);
+                if state.routing_table.has_nothing_left(chat, incarnation, handled) {
+                    state.limit_counts.leave(chat);
                 }
             }
             Message::Counts { chat, incarnation, share } => {
-                if state.roster.is_up(chat, incarnation) {
-                    state.census.enter(chat, share);
+                if state.routing_table.is_up(chat, incarnation) {
+                    state.limit_counts.enter(chat, share);
                 }
             }
             Message::Respawn { chat, incarnation } => {
-                if !state.closed && state.roster.is_down(chat, incarnation) {
+                if !state.closed && state.routing_table.is_down(chat, incarnation) {
                     state.spawn(&myself, chat, Start::Unknown).await;
                 }
             }
-            Message::Attend { sandboxes, attended } => {
+            Message::Adopt { sandboxes, adopted } => {
                 for sandbox in sandboxes {
                     // A chat that has an actor knows better than a listing made a moment ago.
-                    if !state.roster.contains(sandbox.chat) {
-                        state.census.enter(sandbox.chat, Share::from(&*sandbox));
+                    if !state.routing_table.contains(sandbox.chat) {
+                        state.limit_counts.enter(sandbox.chat, LimitKeys::from(&*sandbox));
                         state.spawn(&myself, sandbox.chat, Start::Sandbox(sandbox)).await;
                     }
                 }
-                let _ = attended.send(());
+                let _ = adopted.send(());
             }
-            Message::AllAttended { known } => {
+            Message::AllAdopted { known } => {
                 for (chat, container) in
-                    state.unattended.take().map(|unattended| unattended.stirred).unwrap_or_default()
+                    state.unadopted.take().map(|unadopted| unadopted.engine_event).unwrap_or_default()
                 {
-                    state.stirred(chat, container);
+                    state.engine_event(chat, container);
                 }
                 let _ = known.send(());
             }
-            Message::Attended { chats } => drop(chats.send(state.roster.chats().collect())),
-            Message::Seen { sightings, told } => {
-                for (chat, sighting) in sightings {
-                    state.tell(chat, Event::Seen(sighting));
+            Message::Adopted { chats } => drop(chats.send(state.routing_table.chats().collect())),
+            Message::Seen { live_containers, told } => {
+                for (chat, live_container) in live_containers {
+                    state.tell(chat, Event::Seen(live_container));
                 }
                 let _ = told.send(());
             }
-            Message::Stirred { chat, container } => state.stirred(chat, container),
+            Message::EngineEvent { chat, container } => state.engine_event(chat, container),
             Message::Due { chat } => state.tell(chat, Event::Due),
             Message::ClockStepped { by } => {
                 let chats = state.serving();
@@ -188,7 +188,7 @@ impl Actor for Root {
             Message::Settled { profile, slot, container, bound } => {
                 state.pools.cast(&profile, pool::actor::Message::Settled { slot, container, bound });
             }
-            Message::SlotStirred { slot } => state.pools.stirred(slot),
+            Message::SlotEvent { slot } => state.pools.engine_event(slot),
             Message::SlotsSeen { slots } => state.pools.listed(&state.world, slots),
             Message::Hint { profile, chat, ttl, hinted } => {
                 state.pools.cast(&profile, pool::actor::Message::Hint { chat, ttl, hinted });
@@ -202,9 +202,9 @@ impl Actor for Root {
             Message::Ping(pong) => drop(pong.send(())),
             Message::PingReaper(pong) => state.reaper.cast(reaper::Message::Ping(pong)),
             Message::Page { after, limit, page } => {
-                let _ = page.send(state.is_listed().then(|| state.roster.page(after, limit)));
+                let _ = page.send(state.is_listed().then(|| state.routing_table.page(after, limit)));
             }
-            Message::Count { count } => drop(count.send(state.roster.len())),
+            Message::Count { count } => drop(count.send(state.routing_table.len())),
             Message::Close { at_work } => {
                 state.closed = true;
                 state.watcher.stop();
@@ -243,7 +243,7 @@ impl Actor for Root {
         }
         // One that was retired is no longer listed here.
         if let Some((chat, incarnation)) = state.chats.remove(&actor.get_id())
-            && let Some(delay) = state.roster.crashed(chat, incarnation, Instant::now())
+            && let Some(delay) = state.routing_table.crashed(chat, incarnation, Instant::now())
         {
             tracing::error!(chat.id = %chat, %why, ?delay, "a chat's actor failed and is started again");
             respawn_after(&myself, delay, chat, incarnation);
@@ -255,14 +255,14 @@ impl Actor for Root {
 impl State {
     async fn route(&mut self, myself: &ActorRef<Message>, chat: ChatId, call: Call) {
         let call = match call {
-            Call::Create(request, answer) => match self.census.admit(chat, &request, self.world.capacity) {
+            Call::Create(request, answer) => match self.limit_counts.admit(chat, &request, self.world.capacity) {
                 Ok(()) => Call::Create(request, answer),
                 Err(full) => return refusal::answer(chat, full, answer, self.reaper.actor(), &self.world.clock),
             },
             call => call,
         };
         let start = if self.is_listed() { Start::Absent } else { Start::Unknown };
-        match self.roster.route(chat, Instant::now()) {
+        match self.routing_table.route(chat, Instant::now()) {
             Route::Down { retry_after } => return call.refuse(SandboxError::Recovering { chat, retry_after }),
             Route::Forward => {}
             Route::Spawn => match (call, start) {
@@ -289,50 +289,52 @@ impl State {
 
     fn forward(&mut self, chat: ChatId, call: Call) {
         // If the actor has just failed, the message and its reply port are dropped, and the caller is told to retry.
-        if let Some(actor) = self.roster.forward(chat) {
+        if let Some(actor) = self.routing_table.forward(chat) {
             let _ = actor.cast(chat::Message::Call(call));
         }
     }
 
     /// Tells a chat of something. One without an actor has nothing that it could happen to.
     fn tell(&self, chat: ChatId, event: Event) {
-        if let Some(actor) = self.roster.serving(chat) {
+        if let Some(actor) = self.routing_table.serving(chat) {
             let _ = actor.cast(chat::Message::Event(Box::new(event)));
         }
     }
 
-    fn stirred(&mut self, chat: ChatId, container: ContainerId) {
-        match &mut self.unattended {
-            Some(unattended) if !self.roster.contains(chat) => drop(unattended.stirred.insert(chat, container)),
-            _ => self.tell(chat, Event::Stirred { container }),
+    fn engine_event(&mut self, chat: ChatId, container: ContainerId) {
+        match &mut self.unadopted {
+            Some(unadopted) if !self.routing_table.contains(chat) => {
+                drop(unadopted.engine_event.insert(chat, container))
+            }
+            _ => self.tell(chat, Event::EngineEvent { container }),
         }
     }
 
     fn serving(&self) -> Vec<ActorRef<chat::Message>> {
-        self.roster.page(None, usize::MAX).into_iter().filter_map(|(_, actor)| actor).collect()
+        self.routing_table.page(None, usize::MAX).into_iter().filter_map(|(_, actor)| actor).collect()
     }
 
     fn is_listed(&self) -> bool {
-        self.unattended.is_none()
+        self.unadopted.is_none()
     }
 
     async fn start(&mut self, myself: &ActorRef<Message>, child: Child) {
         let (world, root) = (Arc::clone(&self.world), myself.clone());
-        let Rhythm { reap, reconcile } = self.rhythm;
+        let Intervals { reap, reconcile } = self.rhythm;
         let started = match child {
             Child::Reaper => {
                 let arguments = reaper::Arguments { root, clock: Arc::clone(&world.clock), tick: reap };
                 self.reaper.start(Reaper, arguments, myself.get_cell()).await
             }
             Child::Reconciler => {
-                let unattended = self.unattended.as_ref().map(|unattended| Arc::clone(&unattended.contents));
+                let unadopted = self.unadopted.as_ref().map(|unadopted| Arc::clone(&unadopted.contents));
                 let started_at = self.started_at;
-                let arguments = reconciler::Arguments { world, root, interval: reconcile, unattended, started_at };
+                let arguments = reconciler::Arguments { world, root, interval: reconcile, unadopted, started_at };
                 self.reconciler.start(Reconciler, arguments, myself.get_cell()).await
             }
             Child::Watcher => self.watcher.start(Watcher, watcher::Arguments { world, root }, myself.get_cell()).await,
-            Child::Builder => match &self.workshop {
-                Some(workshop) => self.builder.start(Builder, Arc::clone(workshop), myself.get_cell()).await,
+            Child::Builder => match &self.builder_setup {
+                Some(builder_setup) => self.builder.start(Builder, Arc::clone(builder_setup), myself.get_cell()).await,
                 None => Ok(()),
             },
         };
@@ -372,16 +374,16 @@ impl State {
     }
 
     async fn spawn(&mut self, myself: &ActorRef<Message>, chat: ChatId, start: Start) {
-        let incarnation = self.roster.next_incarnation();
+        let incarnation = self.routing_table.next_incarnation();
         let arguments =
             chat::Arguments { chat, incarnation, start, world: Arc::clone(&self.world), root: myself.clone() };
         match Actor::spawn_linked(None, Chat, arguments, myself.get_cell()).await {
             Ok((actor, _)) => {
                 self.chats.insert(actor.get_id(), (chat, incarnation));
-                self.roster.admit(chat, incarnation, actor);
+                self.routing_table.admit(chat, incarnation, actor);
             }
             Err(error) => {
-                let delay = self.roster.take_down(chat, incarnation, Instant::now());
+                let delay = self.routing_table.take_down(chat, incarnation, Instant::now());
                 tracing::error!(chat.id = %chat, %error, ?delay, "a chat's actor did not start and is tried again");
                 respawn_after(myself, delay, chat, incarnation);
             }

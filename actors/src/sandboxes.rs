@@ -12,7 +12,7 @@ use ractor::{Actor, ActorRef, ActorStatus, RpcReplyPort, SpawnErr};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use crate::builder::Workshop;
+use crate::builder::BuilderSetup;
 use crate::chat::World;
 use crate::chat::actor::{self as chat, Answer, Call, Keep};
 use crate::chat::events::Lease;
@@ -52,7 +52,7 @@ pub struct Sandboxes {
 
 /// How often what happens by itself happens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Rhythm {
+pub struct Intervals {
     /// Looks at the deadlines.
     pub reap: Duration,
     /// Passes of the reconciler.
@@ -62,7 +62,11 @@ pub struct Rhythm {
 impl Sandboxes {
     /// Starts the supervision tree with what the journal held. The handle resolves when its root has ended, which it
     /// never does by itself.
-    pub async fn start(world: World, contents: Contents, rhythm: Rhythm) -> Result<(Self, JoinHandle<()>), SpawnErr> {
+    pub async fn start(
+        world: World,
+        contents: Contents,
+        rhythm: Intervals,
+    ) -> Result<(Self, JoinHandle<()>), SpawnErr> {
         Self::start_with(world, contents, rhythm, None).await
     }
 
@@ -70,11 +74,11 @@ impl Sandboxes {
     pub async fn start_with(
         world: World,
         contents: Contents,
-        rhythm: Rhythm,
-        workshop: Option<Arc<Workshop>>,
+        rhythm: Intervals,
+        builder_setup: Option<Arc<BuilderSetup>>,
     ) -> Result<(Self, JoinHandle<()>), SpawnErr> {
         let world = Arc::new(world);
-        let arguments = root::Arguments { world: Arc::clone(&world), contents, rhythm, workshop };
+        let arguments = root::Arguments { world: Arc::clone(&world), contents, rhythm, builder_setup };
         let (root, ended) = Root::spawn(None, Root, arguments).await?;
         Ok((Self { root, world }, ended))
     }
@@ -206,7 +210,7 @@ impl Sandboxes {
         if !silent.is_empty() {
             // An actor that retired meanwhile had no sandbox any more, and root does not know its chat. A chat whose actor
             // failed is still known to root.
-            let known = ask(&self.root, |chats| root::Message::Attended { chats }).await;
+            let known = ask(&self.root, |chats| root::Message::Adopted { chats }).await;
             let known = known.ok_or(SandboxError::ShuttingDown)?;
             let failed = silent.into_iter().filter(|chat| known.contains(chat));
             let recovering = |chat| SandboxError::Recovering { chat, retry_after: RECOVERY };
@@ -260,7 +264,7 @@ impl Sandboxes {
         let close = |at_work| root::Message::Close { at_work };
         let AtWork { chats, pools } = ask(&self.root, close).await.unwrap_or_default();
         let settled = async {
-            if let Err(error) = root::flush::write_down(&chats, &self.world.journal).await {
+            if let Err(error) = root::flush::flush_unsaved(&chats, &self.world.journal).await {
                 tracing::warn!(%error, "not all activity is written down");
             }
             let chats = join_all(chats.iter().map(|actor| ask(actor, chat::Message::Settle)));

@@ -14,7 +14,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::chat::World;
 use crate::ports::engine::EngineError;
-use crate::ports::engine::events::{EngineEvents, Whose};
+use crate::ports::engine::events::{EngineEvents, EventSubject};
 use crate::reconciler::Trigger;
 use crate::root;
 
@@ -111,8 +111,8 @@ async fn follow(mut events: EngineEvents, root: &ActorRef<root::Message>) -> Eng
         tracing::debug!(whose = ?event.whose, container.id = %event.container, what = event.what.as_str(), "event");
         if event.what.is_worth_a_look() {
             let _ = root.cast(match event.whose {
-                Whose::Chat(chat) => root::Message::Stirred { chat, container: event.container },
-                Whose::Slot(slot) => root::Message::SlotStirred { slot },
+                EventSubject::Chat(chat) => root::Message::EngineEvent { chat, container: event.container },
+                EventSubject::Slot(slot) => root::Message::SlotEvent { slot },
             });
         }
     }

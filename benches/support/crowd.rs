@@ -24,7 +24,7 @@ use sandboxd_actors::journal::{Entry, Journal, JournalHandle};
 use sandboxd_actors::ports::clock::{SystemClock, Timestamp};
 use sandboxd_actors::ports::engine::fake::FakeEngine;
 use sandboxd_actors::ports::engine::{ContainerState, Observed};
-use sandboxd_actors::sandboxes::{Rhythm, Sandboxes};
+use sandboxd_actors::sandboxes::{Intervals, Sandboxes};
 use uuid::Uuid;
 
 type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
@@ -113,12 +113,12 @@ impl Crowd {
         let world = World {
             instance: self.instance.clone(),
             engine: Bounded::new(Arc::new(engine.clone()), limits),
-            turns: sandboxd_actors::engine::fair_queue::Turns::new(4),
+            turns: sandboxd_actors::engine::fair_queue::EngineQueue::new(4),
             queue_limit: Duration::from_secs(60),
             capacity: Default::default(),
             probe: Arc::new(NetworkProbe),
             directories: Arc::new(DirectoriesOnDisk::open(&self.directory.join("chats"), file_system)?),
-            interiors: Arc::new(sandboxd_actors::ports::guest::Unfurnished),
+            guests: Arc::new(sandboxd_actors::ports::guest::NoGuestSetup),
             slots: Arc::new(sandboxd_actors::ports::slot::NoSlots),
             claims: Arc::default(),
             clock: Arc::new(SystemClock),
@@ -136,7 +136,7 @@ impl Crowd {
                 max_age: Duration::from_secs(3600),
             },
         };
-        let rhythm = Rhythm { reap: TICK, reconcile: Duration::from_secs(3600) };
+        let rhythm = Intervals { reap: TICK, reconcile: Duration::from_secs(3600) };
         Ok(Sandboxes::start(world, contents, rhythm).await?.0)
     }
 

@@ -16,10 +16,10 @@ use sandbox_init::codec::Bytes;
 use sandbox_init::wire::{COMMAND_VARIABLE, CommandFacts, Ending, How, Kind, Run, Size};
 
 use crate::budget::Budget;
-use crate::output_buffer::Retained;
+use crate::output_buffer::OutputBuffer;
 use crate::poll::{Interest, Poll, Token, Watched};
 use crate::program::{self, Program};
-use crate::stream_socket::{Channel, Filled, read_some};
+use crate::stream_socket::{Filled, StreamSocket, read_some};
 use crate::{process_tree, terminal, usage};
 
 /// What the system gives every pipe, and what one that is read fast gets: fewer turns.
@@ -45,7 +45,7 @@ pub(crate) struct Command {
     deadline: Option<Instant>,
     outputs: Vec<Output>,
     input: Option<Input>,
-    retained: Retained,
+    retained: OutputBuffer,
     /// The conversation in which its output is told.
     pub(crate) attached: Option<Token>,
     exit: Option<(How, Duration)>,
@@ -142,7 +142,7 @@ impl Command {
             deadline: timeout.map(|limit| started + Duration::from_millis(limit)),
             outputs,
             input,
-            retained: Retained::new(budget),
+            retained: OutputBuffer::new(budget),
             attached: None,
             exit: None,
             timed_out: false,
@@ -222,12 +222,12 @@ impl Command {
     }
 
     /// From now on, its output goes to this channel, after what was kept of it.
-    pub(crate) fn attach(&mut self, channel: &Channel) {
+    pub(crate) fn attach(&mut self, channel: &StreamSocket) {
         self.attached = Some(channel.token());
     }
 
     /// From now on, its output is kept; so is what was printed and can no longer be told.
-    pub(crate) fn detach(&mut self, channel: &Channel) {
+    pub(crate) fn detach(&mut self, channel: &StreamSocket) {
         self.attached = None;
         let unsent: Vec<_> = channel.unsent_output().collect();
         for (kind, bytes) in unsent.into_iter().rev() {
@@ -246,7 +246,7 @@ impl Command {
     }
 
     /// Reads what the command has printed, for the channel if there is one, and else to be kept.
-    pub(crate) fn pump(&mut self, mut channel: Option<&mut Channel>) {
+    pub(crate) fn pump(&mut self, mut channel: Option<&mut StreamSocket>) {
         if let Some(channel) = channel.as_deref_mut()
             && (channel.flush().is_err() || !self.retained.replay(channel))
         {

@@ -18,7 +18,7 @@ use crate::link::{Address, Link};
 use crate::poll::{Interest, Poll, Token, Watched};
 use crate::program::{self, InitError, Program};
 use crate::signals::{Arrived, Signals};
-use crate::stream::{Conversation, Role, request};
+use crate::stream::{Role, Stream, request};
 use crate::stream_socket::{Filled, read_some};
 use crate::{files, usage};
 
@@ -38,32 +38,21 @@ pub(crate) fn run(address: Option<Address>, mut program: Program) -> Result<Exit
     }
     let link = address.map(Link::new);
     let budget = Budget::new(usage::usage().memory_limit, getrlimit(Resource::Nofile).current);
-    let (conversations, commands, owners, leftovers) = Default::default();
-    let attendant = Attendant {
-        poll,
-        signals,
-        caught,
-        program,
-        link,
-        budget,
-        conversations,
-        commands,
-        owners,
-        leftovers,
-        ended: None,
-    };
-    Ok(attendant.attend()?)
+    let (streams, commands, owners, leftovers) = Default::default();
+    let event_loop =
+        EventLoop { poll, signals, caught, program, link, budget, streams, commands, owners, leftovers, ended: None };
+    Ok(event_loop.adopt()?)
 }
 
 #[derive(Debug)]
-struct Attendant {
+struct EventLoop {
     poll: Poll,
     signals: Signals,
     caught: Watched,
     program: Program,
     link: Option<Link>,
     budget: Budget,
-    conversations: HashMap<Token, Conversation>,
+    streams: HashMap<Token, Stream>,
     commands: BTreeMap<u64, Command>,
     /// Whose descriptor it is.
     owners: HashMap<Token, u64>,
@@ -73,8 +62,8 @@ struct Attendant {
     ended: Option<ExitCode>,
 }
 
-impl Attendant {
-    fn attend(mut self) -> io::Result<ExitCode> {
+impl EventLoop {
+    fn adopt(mut self) -> io::Result<ExitCode> {
         let mut ready = Vec::new();
         loop {
             if let Some(link) = &mut self.link {
@@ -92,7 +81,7 @@ impl Attendant {
                     }
                 } else if self.link.as_ref().is_some_and(|link| link.is(token)) {
                     self.open_conversations();
-                } else if self.conversations.contains_key(&token) {
+                } else if self.streams.contains_key(&token) {
                     self.converse(token);
                 } else if let Some(&command) = self.owners.get(&token) {
                     self.advance(command);
@@ -146,12 +135,12 @@ impl Attendant {
     }
 
     fn tell_those_who_await(&mut self, id: u64) {
-        self.conversations.retain(|_, conversation| {
-            if !matches!(conversation.role, Role::Awaiting(command) if command == id) {
+        self.streams.retain(|_, stream| {
+            if !matches!(stream.role, Role::Awaiting(command) if command == id) {
                 return true;
             }
-            conversation.close_with(&Event::Done {});
-            conversation.channel.flush().is_ok() && !conversation.is_over()
+            stream.close_with(&Event::Done {});
+            stream.channel.flush().is_ok() && !stream.is_over()
         });
     }
 
@@ -167,9 +156,9 @@ impl Attendant {
     fn open_conversations(&mut self) {
         let opened = self.link.as_mut().map(Link::opened).unwrap_or_default();
         for socket in opened {
-            if let Ok(conversation) = Conversation::new(&mut self.poll, socket, self.budget.grant()) {
-                let token = conversation.token();
-                self.conversations.insert(token, conversation);
+            if let Ok(stream) = Stream::new(&mut self.poll, socket, self.budget.grant()) {
+                let token = stream.token();
+                self.streams.insert(token, stream);
                 // The request is most often there already.
                 self.converse(token);
             }
@@ -178,165 +167,163 @@ impl Attendant {
 
     /// Goes on with a conversation as far as possible. It is taken out meanwhile; dropped, it is closed.
     fn converse(&mut self, token: Token) {
-        let Some(mut conversation) = self.conversations.remove(&token) else { return };
-        if !self.is_going_on(&mut conversation) {
-            if let Role::Attached(id) = conversation.role
+        let Some(mut stream) = self.streams.remove(&token) else { return };
+        if !self.is_going_on(&mut stream) {
+            if let Role::Attached(id) = stream.role
                 && let Some(command) = self.commands.get_mut(&id)
             {
-                command.detach(&conversation.channel);
+                command.detach(&stream.channel);
                 self.bound_what_is_kept();
                 self.conclude(id);
             }
             return;
         }
-        let attached = if let Role::Attached(id) = conversation.role { Some(id) } else { None };
-        self.conversations.insert(token, conversation);
+        let attached = if let Role::Attached(id) = stream.role { Some(id) } else { None };
+        self.streams.insert(token, stream);
         if let Some(id) = attached {
             self.advance(id);
         }
     }
 
-    fn is_going_on(&mut self, conversation: &mut Conversation) -> bool {
-        if conversation.channel.flush().is_err()
-            || !matches!(conversation.channel.receive(conversation.intake()), Ok(true))
-        {
+    fn is_going_on(&mut self, stream: &mut Stream) -> bool {
+        if stream.channel.flush().is_err() || !matches!(stream.channel.receive(stream.intake()), Ok(true)) {
             return false;
         }
-        while self.is_welcome(conversation) {
-            match conversation.channel.frame() {
-                Ok(Some((kind, payload))) => self.take(conversation, kind, &payload),
+        while self.is_welcome(stream) {
+            match stream.channel.frame() {
+                Ok(Some((kind, payload))) => self.take(stream, kind, &payload),
                 Ok(None) => break,
                 Err(_) => return false,
             }
         }
-        conversation.produce();
-        conversation.channel.flush().is_ok() && !conversation.is_over()
+        stream.produce();
+        stream.channel.flush().is_ok() && !stream.is_over()
     }
 
     /// Whether a further frame can be dealt with now. Standard input that nobody reads holds the service back.
-    fn is_welcome(&self, conversation: &mut Conversation) -> bool {
-        let welcome = match conversation.role {
+    fn is_welcome(&self, stream: &mut Stream) -> bool {
+        let welcome = match stream.role {
             Role::Attached(id) => self.commands.get(&id).is_none_or(Command::wants_input),
             _ => true,
         };
-        conversation.channel.listen(welcome);
+        stream.channel.listen(welcome);
         welcome
     }
 
-    fn take(&mut self, conversation: &mut Conversation, kind: Kind, payload: &[u8]) {
-        match conversation.role {
+    fn take(&mut self, stream: &mut Stream, kind: Kind, payload: &[u8]) {
+        match stream.role {
             Role::Fresh => match request(kind, payload) {
                 Ok(request) => {
-                    if let Some(request) = conversation.open(request) {
-                        self.open(conversation, request);
+                    if let Some(request) = stream.open(request) {
+                        self.open(stream, request);
                     }
                 }
-                Err(error) => conversation.fail(error),
+                Err(error) => stream.fail(error),
             },
             Role::Attached(id) | Role::Launched(id) => self.steer(id, kind, payload),
-            _ => conversation.take(kind, payload),
+            _ => stream.take(kind, payload),
         }
     }
 
-    fn open(&mut self, conversation: &mut Conversation, request: Request) {
+    fn open(&mut self, stream: &mut Stream, request: Request) {
         let known = |id, commands: &BTreeMap<u64, Command>| {
             if commands.contains_key(&id) { Ok(id) } else { Err(io::Error::from(Errno::SRCH)) }
         };
         match request {
-            Request::Run { command } => self.start(conversation, command),
+            Request::Run { command } => self.start(stream, command),
             Request::Attach { id } => match known(id, &self.commands) {
-                Ok(id) => self.attach(conversation, id),
-                Err(error) => conversation.fail(error),
+                Ok(id) => self.attach(stream, id),
+                Err(error) => stream.fail(error),
             },
             Request::Commands {} => {
                 let commands = self.commands.values().rev().take(TOLD).map(Command::facts);
                 let commands = commands.collect::<Vec<_>>().into_iter().rev().collect();
-                conversation.close_with(&Event::Commands { commands });
+                stream.close_with(&Event::Commands { commands });
             }
             Request::Signal { id, signal } => {
                 let outcome = known(id, &self.commands).and_then(|id| Ok(self.commands[&id].signal(signal)?));
                 match outcome {
-                    Ok(()) => conversation.close_with(&Event::Done {}),
-                    Err(error) => conversation.fail(error),
+                    Ok(()) => stream.close_with(&Event::Done {}),
+                    Err(error) => stream.fail(error),
                 }
             }
             Request::Kill { id } => match self.commands.get_mut(&id) {
                 Some(command) => {
                     command.kill();
-                    conversation.close_with(&Event::Done {});
+                    stream.close_with(&Event::Done {});
                 }
-                None => conversation.fail(Errno::SRCH),
+                None => stream.fail(Errno::SRCH),
             },
             Request::Await { id } => match self.commands.get(&id) {
-                Some(command) if command.ending().is_none() => conversation.role = Role::Awaiting(id),
-                Some(_) => conversation.close_with(&Event::Done {}),
-                None => conversation.fail(Errno::SRCH),
+                Some(command) if command.ending().is_none() => stream.role = Role::Awaiting(id),
+                Some(_) => stream.close_with(&Event::Done {}),
+                None => stream.fail(Errno::SRCH),
             },
             Request::Bind { environment } => {
                 let text = |Bytes(bytes)| OsString::from_vec(bytes);
                 let environment = environment.into_iter().map(|(name, value)| (text(name), text(value))).collect();
                 match self.program.bind(environment) {
-                    Ok(()) => conversation.close_with(&Event::Done {}),
-                    Err(error) => conversation.fail(error),
+                    Ok(()) => stream.close_with(&Event::Done {}),
+                    Err(error) => stream.fail(error),
                 }
             }
             Request::Begin {} => match self.program.begin() {
-                Ok(()) => conversation.close_with(&Event::Done {}),
+                Ok(()) => stream.close_with(&Event::Done {}),
                 Err(error) => {
                     if let InitError::Program { .. } = error {
                         eprintln!("sandbox-init: {error}");
                         self.ended = Some(ExitCode::from(error.exit_code()));
                     }
-                    conversation.fail(error);
+                    stream.fail(error);
                 }
             },
-            Request::Waiting {} if self.program.waits() => conversation.close_with(&Event::Done {}),
-            Request::Waiting {} => conversation.fail(Errno::EXIST),
+            Request::Waiting {} if self.program.waits() => stream.close_with(&Event::Done {}),
+            Request::Waiting {} => stream.fail(Errno::EXIST),
             Request::Mounted { path, device, inode } => match files::identity(&path) {
-                Ok(there) if there == (device, inode) => conversation.close_with(&Event::Done {}),
-                Ok(_) => conversation.fail(Errno::STALE),
-                Err(error) => conversation.fail(error),
+                Ok(there) if there == (device, inode) => stream.close_with(&Event::Done {}),
+                Ok(_) => stream.fail(Errno::STALE),
+                Err(error) => stream.fail(error),
             },
             // The conversation has dealt with the others.
-            _ => conversation.fail(Errno::NOSYS),
+            _ => stream.fail(Errno::NOSYS),
         }
     }
 
-    fn start(&mut self, conversation: &mut Conversation, run: Run) {
+    fn start(&mut self, stream: &mut Stream, run: Run) {
         let (id, detached) = (run.id, run.detached);
         if self.commands.contains_key(&id) {
-            return conversation.fail(Errno::EXIST);
+            return stream.fail(Errno::EXIST);
         }
         // The service has given up on it, and told its caller that it was not started.
-        if conversation.channel.is_abandoned() {
-            return conversation.fail(Errno::CANCELED);
+        if stream.channel.is_abandoned() {
+            return stream.fail(Errno::CANCELED);
         }
         match Command::start(&mut self.poll, &self.program, &self.budget, run) {
             Ok(command) => {
                 self.owners.extend(command.tokens().into_iter().map(|token| (token, id)));
                 self.commands.insert(id, command);
                 if detached {
-                    conversation.channel.send(Kind::Event, &Event::Started { id });
-                    conversation.role = Role::Launched(id);
+                    stream.channel.send(Kind::Event, &Event::Started { id });
+                    stream.role = Role::Launched(id);
                 } else {
-                    self.attach(conversation, id);
+                    self.attach(stream, id);
                 }
             }
-            Err(error) => conversation.fail(error),
+            Err(error) => stream.fail(error),
         }
     }
 
-    fn attach(&mut self, conversation: &mut Conversation, id: u64) {
+    fn attach(&mut self, stream: &mut Stream, id: u64) {
         let Some(command) = self.commands.get_mut(&id) else { return };
         // The last one to ask is the one who is told.
-        let before = command.attached.and_then(|token| self.conversations.get_mut(&token));
+        let before = command.attached.and_then(|token| self.streams.get_mut(&token));
         if let Some(before) = before {
             before.fail(io::Error::other("another one has attached to the command"));
             let _ = before.channel.flush();
         }
-        conversation.role = Role::Attached(id);
-        conversation.channel.send(Kind::Event, &Event::Started { id });
-        command.attach(&conversation.channel);
+        stream.role = Role::Attached(id);
+        stream.channel.send(Kind::Event, &Event::Started { id });
+        command.attach(&stream.channel);
     }
 
     fn steer(&mut self, id: u64, kind: Kind, payload: &[u8]) {
@@ -359,8 +346,8 @@ impl Attendant {
         let Some(command) = self.commands.get_mut(&id) else { return };
         let was_full = !command.wants_input();
         command.push_input();
-        let listener = command.attached.and_then(|token| self.conversations.get_mut(&token));
-        command.pump(listener.map(|conversation| &mut conversation.channel));
+        let listener = command.attached.and_then(|token| self.streams.get_mut(&token));
+        command.pump(listener.map(|stream| &mut stream.channel));
         let token = command.attached;
         let frames_wait = was_full && command.wants_input();
         self.bound_what_is_kept();
@@ -383,13 +370,13 @@ impl Attendant {
     fn conclude(&mut self, id: u64) {
         let Some(command) = self.commands.get_mut(&id) else { return };
         let Some(ending) = command.ending().filter(|_| command.is_over()) else { return };
-        let listener = command.attached.and_then(|token| self.conversations.get_mut(&token));
-        if let Some(conversation) = listener {
-            conversation.close_with(&Event::Ended { ending });
-            let token = conversation.token();
+        let listener = command.attached.and_then(|token| self.streams.get_mut(&token));
+        if let Some(stream) = listener {
+            stream.close_with(&Event::Ended { ending });
+            let token = stream.token();
             self.forget(id);
-            if self.conversations.get_mut(&token).is_some_and(|it| it.channel.flush().is_err() || it.is_over()) {
-                self.conversations.remove(&token);
+            if self.streams.get_mut(&token).is_some_and(|it| it.channel.flush().is_err() || it.is_over()) {
+                self.streams.remove(&token);
             }
             return;
         }

@@ -15,7 +15,7 @@ use sandbox_init::codec::Bytes;
 use sandbox_init::own_process;
 use sandbox_init::wire::{Entry, Event, Facts, FileKind, Kind};
 
-use crate::stream_socket::{Channel, Filled};
+use crate::stream_socket::{Filled, StreamSocket};
 
 /// What an entry takes beside those.
 const ENTRY: usize = 64;
@@ -101,7 +101,7 @@ impl Reading {
     }
 
     /// Whether there is more.
-    pub(crate) fn advance(&mut self, channel: &mut Channel) -> io::Result<bool> {
+    pub(crate) fn advance(&mut self, channel: &mut StreamSocket) -> io::Result<bool> {
         let room = usize::try_from(self.left).unwrap_or(usize::MAX);
         if room == 0 {
             return Ok(false);
@@ -128,7 +128,7 @@ impl Listing {
         Ok(Self { directory: Dir::new(directory)? })
     }
 
-    pub(crate) fn advance(&mut self, channel: &mut Channel) -> io::Result<bool> {
+    pub(crate) fn advance(&mut self, channel: &mut StreamSocket) -> io::Result<bool> {
         let (mut entries, mut size) = (Vec::new(), 0);
         let mut more = true;
         while size < channel.chunk() {

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use sandbox_init::wire::{Event, Kind};
 
 use crate::budget::Budget;
-use crate::stream_socket::Channel;
+use crate::stream_socket::StreamSocket;
 
 /// Kept of each command's output.
 const KEPT: usize = 1024 * 1024;
@@ -17,7 +17,7 @@ const CHUNK: usize = 16 * 1024;
 const OVERHEAD: usize = 64;
 
 #[derive(Debug)]
-pub(crate) struct Retained {
+pub(crate) struct OutputBuffer {
     chunks: VecDeque<(Kind, Vec<u8>)>,
     /// In memory, so with what each chunk costs.
     size: usize,
@@ -25,7 +25,7 @@ pub(crate) struct Retained {
     budget: Budget,
 }
 
-impl Retained {
+impl OutputBuffer {
     pub(crate) fn new(budget: &Budget) -> Self {
         Self { chunks: VecDeque::new(), size: 0, missed: 0, budget: budget.clone() }
     }
@@ -73,7 +73,7 @@ impl Retained {
     }
 
     /// Hands on as much as the channel takes. Whether that was all.
-    pub(crate) fn replay(&mut self, channel: &mut Channel) -> bool {
+    pub(crate) fn replay(&mut self, channel: &mut StreamSocket) -> bool {
         if self.missed > 0 {
             channel.send(Kind::Event, &Event::Missed { bytes: std::mem::take(&mut self.missed) });
             let _ = channel.flush();
@@ -100,7 +100,7 @@ impl Retained {
     }
 }
 
-impl Drop for Retained {
+impl Drop for OutputBuffer {
     fn drop(&mut self) {
         self.budget.drop_kept(self.size);
     }
@@ -114,13 +114,13 @@ mod tests {
         Budget::new(Some(32 << 20), None)
     }
 
-    fn bytes(retained: &Retained) -> usize {
+    fn bytes(retained: &OutputBuffer) -> usize {
         retained.chunks.iter().map(|(_, chunk)| chunk.len()).sum()
     }
 
     #[test]
     fn the_oldest_goes_first_and_is_counted() {
-        let mut retained = Retained::new(&budget());
+        let mut retained = OutputBuffer::new(&budget());
         for _ in 0..3 {
             retained.keep(Kind::Stdout, &vec![0; KEPT / 2 - OVERHEAD]);
         }
@@ -130,7 +130,7 @@ mod tests {
 
     #[test]
     fn output_in_single_bytes_costs_no_more_than_in_one_piece() {
-        let mut retained = Retained::new(&budget());
+        let mut retained = OutputBuffer::new(&budget());
         for n in 0..3 * KEPT {
             retained.keep(if n % 100 == 0 { Kind::Stderr } else { Kind::Stdout }, b"x");
         }
@@ -142,7 +142,7 @@ mod tests {
     #[test]
     fn the_total_counts_what_is_kept_and_no_more() {
         let budget = budget();
-        let mut commands: Vec<Retained> = (0..3).map(|_| Retained::new(&budget)).collect();
+        let mut commands: Vec<OutputBuffer> = (0..3).map(|_| OutputBuffer::new(&budget)).collect();
         for retained in &mut commands {
             retained.keep(Kind::Stdout, &vec![0; KEPT - OVERHEAD]);
         }

@@ -11,15 +11,15 @@ use crate::budget::Grant;
 use crate::files::{self, Listing, Reading, Writing};
 use crate::moving::{self, Moving};
 use crate::poll::{Poll, Token};
-use crate::stream_socket::Channel;
+use crate::stream_socket::StreamSocket;
 use crate::{trees, usage};
 
 /// Sent on in a row, so that the others get their turn, however fast the service reads.
 const TURNS: usize = 16;
 
 #[derive(Debug)]
-pub(crate) struct Conversation {
-    pub(crate) channel: Channel,
+pub(crate) struct Stream {
+    pub(crate) channel: StreamSocket,
     pub(crate) role: Role,
 }
 
@@ -43,9 +43,9 @@ pub(crate) enum Role {
     Closing,
 }
 
-impl Conversation {
+impl Stream {
     pub(crate) fn new(poll: &mut Poll, socket: OwnedFd, grant: Grant) -> std::io::Result<Self> {
-        Ok(Self { channel: Channel::new(poll, socket, grant)?, role: Role::Fresh })
+        Ok(Self { channel: StreamSocket::new(poll, socket, grant)?, role: Role::Fresh })
     }
 
     pub(crate) fn token(&self) -> Token {
@@ -223,7 +223,7 @@ fn done(outcome: std::io::Result<()>) -> std::io::Result<Option<Event>> {
 pub(crate) fn request(kind: Kind, payload: &[u8]) -> std::io::Result<Request> {
     match kind {
         Kind::Request => decode(payload).map_err(std::io::Error::other),
-        _ => Err(std::io::Error::other("a conversation starts with a request")),
+        _ => Err(std::io::Error::other("a stream starts with a request")),
     }
 }
 

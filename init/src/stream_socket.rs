@@ -18,7 +18,7 @@ use crate::poll::{Interest, Poll, Token, Watched};
 const USUAL_INBOX: usize = 1024;
 
 #[derive(Debug)]
-pub(crate) struct Channel {
+pub(crate) struct StreamSocket {
     socket: Watched,
     inbox: Vec<u8>,
     /// So much of a frame of data is still to come.
@@ -41,7 +41,7 @@ pub(crate) enum Filled {
     End,
 }
 
-impl Channel {
+impl StreamSocket {
     pub(crate) fn new(poll: &mut Poll, socket: OwnedFd, grant: Grant) -> io::Result<Self> {
         rustix::io::ioctl_fionbio(&socket, true)?;
         set_socket_send_buffer_size(&socket, grant.size())?;

@@ -7,7 +7,7 @@ use sandbox_init::tree::{Packing, Totals, TreeError, Unpacking};
 use sandbox_init::wire::{Event, Kind};
 
 use crate::files::path;
-use crate::stream_socket::Channel;
+use crate::stream_socket::StreamSocket;
 
 /// What an open directory takes while it is read.
 const LEVEL: usize = 10 * 1024;
@@ -29,7 +29,7 @@ pub(crate) fn held(packing: &Packing) -> usize {
 }
 
 /// Sends what comes next. What many small files amount to is put together.
-pub(crate) fn advance(packing: &mut Packing, channel: &mut Channel) -> Result<Option<Totals>, TreeError> {
+pub(crate) fn advance(packing: &mut Packing, channel: &mut StreamSocket) -> Result<Option<Totals>, TreeError> {
     let size = channel.chunk();
     let mut chunk = Vec::new();
     let mut totals = None;

@@ -183,6 +183,6 @@ mod tests {
     #[test]
     fn what_is_not_there_is_left_out() {
         assert_eq!(read(&[]), Usage::default());
-        assert_eq!(read(&[("cgroup.controllers", ""), ("cpu.stat", "nonsense"), ("dev", "")]).cpu, None);
+        assert_eq!(read(&[("cgroup.controllers", ""), ("cpu.stat", "invalid_response"), ("dev", "")]).cpu, None);
     }
 }

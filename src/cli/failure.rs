@@ -90,7 +90,7 @@ fn of_service(error: &ClientError, hint: Option<String>, arguments: &Arguments) 
         ClientError::Connect { source, .. } => connect_hint(source.kind(), &shown(&arguments.socket)),
         ClientError::Failed(failure) => failure_hint(failure),
         ClientError::Disconnected => Some("look at the service's log".to_owned()),
-        ClientError::Nonsense(_) => Some("are sandboxctl and sandboxd of the same version?".to_owned()),
+        ClientError::InvalidResponse(_) => Some("are sandboxctl and sandboxd of the same version?".to_owned()),
     });
     let kind = match error {
         ClientError::Failed(failure) => format!(" [{}]", failure.data.kind),

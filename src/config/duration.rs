@@ -76,9 +76,9 @@ mod tests {
 
     #[test]
     fn nonsense_is_refused_with_an_example() {
-        for nonsense in ["", "soon", "-5", "5 parsecs", "m5", "1.5.2s"] {
-            let refusal = text(nonsense).expect_err(nonsense).0;
-            assert_eq!(refusal, format!(r#"expected a duration such as "90s" or "5m", got {nonsense:?}"#));
+        for invalid_response in ["", "soon", "-5", "5 parsecs", "m5", "1.5.2s"] {
+            let refusal = text(invalid_response).expect_err(invalid_response).0;
+            assert_eq!(refusal, format!(r#"expected a duration such as "90s" or "5m", got {invalid_response:?}"#));
         }
         assert!(duration(&Raw::Integer(-1)).is_err());
         assert!(duration(&Raw::Float(1.5)).is_err());

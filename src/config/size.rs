@@ -103,10 +103,10 @@ mod tests {
 
     #[test]
     fn nonsense_and_ambiguity_are_refused() {
-        for nonsense in
+        for invalid_response in
             ["", "lots", "MiB", "-1", "1.5g", "5MB", "5 MiB MiB", "٣g", "0x10", "9999999t", "99999999999999999999"]
         {
-            assert_eq!(text(nonsense), None, "{nonsense:?}");
+            assert_eq!(text(invalid_response), None, "{invalid_response:?}");
         }
         assert_eq!(parse(&Raw::Integer(-1)), None);
         assert_eq!(parse(&Raw::Float(1.0)), None);

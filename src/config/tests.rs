@@ -115,7 +115,7 @@ fn every_wrong_type_in_the_file_names_the_key_and_the_line() {
         "profiles.default.languages.sh.stdin",
     ];
     for key in Config::keys() {
-        for wrong in ["true", "[[]]", "1979-05-27", "99999999999999999999", "nan", "{ nonsense = [] }"] {
+        for wrong in ["true", "[[]]", "1979-05-27", "99999999999999999999", "nan", "{ invalid_response = [] }"] {
             if wrong == "true" && flags.contains(&key.as_str()) {
                 continue;
             }

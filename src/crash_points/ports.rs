@@ -18,33 +18,33 @@ use sandboxd_actors::ports::clock::Timestamp;
 use sandboxd_actors::ports::engine::events::EngineEvents;
 use sandboxd_actors::ports::engine::logs::{EngineLogs, LogRange};
 use sandboxd_actors::ports::engine::{Engine, EngineError, EngineIdentity, NetworkSpec, Observed, SnapshotRemoval};
-use sandboxd_actors::ports::guest::Furnishing;
+use sandboxd_actors::ports::guest::GuestSetup;
 use sandboxd_actors::ports::slot::{LateBinding, NotBound, Slots};
 
 use super::{CrashPoints, Side};
 
 pub(super) fn engine(points: &Arc<CrashPoints>, inner: Arc<dyn Engine>) -> Arc<dyn Engine> {
-    Arc::new(Bordered { points: Arc::clone(points), inner })
+    Arc::new(WithCrashPoints { points: Arc::clone(points), inner })
 }
 
 pub(super) fn directories(points: &Arc<CrashPoints>, inner: Arc<dyn ChatDirectories>) -> Arc<dyn ChatDirectories> {
-    Arc::new(Bordered { points: Arc::clone(points), inner })
+    Arc::new(WithCrashPoints { points: Arc::clone(points), inner })
 }
 
 pub(super) fn journal<J: Journal>(points: &Arc<CrashPoints>, inner: J) -> impl Journal + use<J> {
-    Bordered { points: Arc::clone(points), inner }
+    WithCrashPoints { points: Arc::clone(points), inner }
 }
 
 pub(super) fn slots(points: &Arc<CrashPoints>, inner: Arc<dyn Slots>) -> Arc<dyn Slots> {
-    Arc::new(Bordered { points: Arc::clone(points), inner })
+    Arc::new(WithCrashPoints { points: Arc::clone(points), inner })
 }
 
-struct Bordered<P> {
+struct WithCrashPoints<P> {
     points: Arc<CrashPoints>,
     inner: P,
 }
 
-impl<P> Bordered<P> {
+impl<P> WithCrashPoints<P> {
     async fn around<T>(&self, effect: &'static str, call: impl Future<Output = T>) -> T {
         self.points.pass(Side::Before, effect);
         let outcome = call.await;
@@ -61,7 +61,7 @@ impl<P> Bordered<P> {
 }
 
 #[async_trait]
-impl Engine for Bordered<Arc<dyn Engine>> {
+impl Engine for WithCrashPoints<Arc<dyn Engine>> {
     async fn identify(&self) -> Result<EngineIdentity, EngineError> {
         self.around("engine.identify", self.inner.identify()).await
     }
@@ -145,7 +145,7 @@ impl Engine for Bordered<Arc<dyn Engine>> {
 }
 
 #[async_trait]
-impl ChatDirectories for Bordered<Arc<dyn ChatDirectories>> {
+impl ChatDirectories for WithCrashPoints<Arc<dyn ChatDirectories>> {
     async fn prepare(&self, chat: ChatId, user: Option<User>) -> Result<HostPath, DirectoryError> {
         self.around("directories.prepare", self.inner.prepare(chat, user)).await
     }
@@ -172,13 +172,13 @@ impl ChatDirectories for Bordered<Arc<dyn ChatDirectories>> {
 }
 
 #[async_trait]
-impl Slots for Bordered<Arc<dyn Slots>> {
+impl Slots for WithCrashPoints<Arc<dyn Slots>> {
     fn late_binding(&self) -> Result<LateBinding, String> {
         self.inner.late_binding()
     }
 
-    async fn furnish(&self, slot: SlotId, places: &[String]) -> Result<Furnishing, DirectoryError> {
-        self.around("slots.furnish", self.inner.furnish(slot, places)).await
+    async fn prepare(&self, slot: SlotId, places: &[String]) -> Result<GuestSetup, DirectoryError> {
+        self.around("slots.prepare", self.inner.prepare(slot, places)).await
     }
 
     async fn wait(&self, slot: SlotId, places: &[String]) -> Result<(), NotBound> {
@@ -218,7 +218,7 @@ impl Slots for Bordered<Arc<dyn Slots>> {
     }
 }
 
-impl<J: Journal> Journal for Bordered<J> {
+impl<J: Journal> Journal for WithCrashPoints<J> {
     fn load(&mut self) -> Result<Contents, JournalError> {
         self.around_blocking("journal.load", J::load)
     }

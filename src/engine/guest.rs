@@ -11,26 +11,26 @@ use sandboxd_actors::domain::ids::ContainerId;
 use tokio::io::AsyncWrite;
 
 #[async_trait]
-pub trait EngineInside: Send + Sync + 'static {
+pub trait EngineGuest: Send + Sync + 'static {
     /// Starts a command. That it could not be started may only show when it is looked at.
-    async fn exec(&self, container: &ContainerId, command: Command) -> Result<Execution, InsideError>;
+    async fn exec(&self, container: &ContainerId, command: Command) -> Result<Execution, GuestError>;
 
-    async fn look(&self, execution: &str) -> Result<Look, InsideError>;
+    async fn look(&self, execution: &str) -> Result<Look, GuestError>;
 
-    async fn resize(&self, execution: &str, rows: u16, columns: u16) -> Result<(), InsideError>;
+    async fn resize(&self, execution: &str, rows: u16, columns: u16) -> Result<(), GuestError>;
 
     /// A file, or a directory with all that is in it, as a tar archive.
-    async fn read_archive(&self, container: &ContainerId, path: &str) -> Result<Archive, InsideError>;
+    async fn read_archive(&self, container: &ContainerId, path: &str) -> Result<Archive, GuestError>;
 
     /// Puts what is in a tar archive into a directory.
-    async fn write_archive(&self, container: &ContainerId, path: &str, archive: Upload) -> Result<(), InsideError>;
+    async fn write_archive(&self, container: &ContainerId, path: &str, archive: Upload) -> Result<(), GuestError>;
 
-    async fn usage(&self, container: &ContainerId) -> Result<Usage, InsideError>;
+    async fn usage(&self, container: &ContainerId) -> Result<Usage, GuestError>;
 
-    async fn surroundings(&self, container: &ContainerId) -> Result<Surroundings, InsideError>;
+    async fn surroundings(&self, container: &ContainerId) -> Result<Surroundings, GuestError>;
 }
 
-pub type Archive = BoxStream<'static, Result<Bytes, InsideError>>;
+pub type Archive = BoxStream<'static, Result<Bytes, GuestError>>;
 pub type Upload = BoxStream<'static, std::io::Result<Bytes>>;
 
 #[derive(Debug, Clone, Default)]
@@ -55,7 +55,7 @@ pub struct Execution {
 }
 
 pub struct Streams {
-    pub output: BoxStream<'static, Result<Output, InsideError>>,
+    pub output: BoxStream<'static, Result<Output, GuestError>>,
     pub input: Pin<Box<dyn AsyncWrite + Send>>,
 }
 
@@ -89,7 +89,7 @@ pub struct Surroundings {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum InsideError {
+pub enum GuestError {
     #[error("there is no such file or directory")]
     NotFound,
     #[error("the file system is read-only")]
@@ -108,36 +108,36 @@ pub enum InsideError {
 pub struct Closed;
 
 #[async_trait]
-impl EngineInside for Closed {
-    async fn exec(&self, _: &ContainerId, _: Command) -> Result<Execution, InsideError> {
+impl EngineGuest for Closed {
+    async fn exec(&self, _: &ContainerId, _: Command) -> Result<Execution, GuestError> {
         closed()
     }
 
-    async fn look(&self, _: &str) -> Result<Look, InsideError> {
+    async fn look(&self, _: &str) -> Result<Look, GuestError> {
         closed()
     }
 
-    async fn resize(&self, _: &str, _: u16, _: u16) -> Result<(), InsideError> {
+    async fn resize(&self, _: &str, _: u16, _: u16) -> Result<(), GuestError> {
         closed()
     }
 
-    async fn read_archive(&self, _: &ContainerId, _: &str) -> Result<Archive, InsideError> {
+    async fn read_archive(&self, _: &ContainerId, _: &str) -> Result<Archive, GuestError> {
         closed()
     }
 
-    async fn write_archive(&self, _: &ContainerId, _: &str, _: Upload) -> Result<(), InsideError> {
+    async fn write_archive(&self, _: &ContainerId, _: &str, _: Upload) -> Result<(), GuestError> {
         closed()
     }
 
-    async fn usage(&self, _: &ContainerId) -> Result<Usage, InsideError> {
+    async fn usage(&self, _: &ContainerId) -> Result<Usage, GuestError> {
         closed()
     }
 
-    async fn surroundings(&self, _: &ContainerId) -> Result<Surroundings, InsideError> {
+    async fn surroundings(&self, _: &ContainerId) -> Result<Surroundings, GuestError> {
         closed()
     }
 }
 
-fn closed<T>() -> Result<T, InsideError> {
-    Err(InsideError::Engine("it has no way into its containers".to_owned()))
+fn closed<T>() -> Result<T, GuestError> {
+    Err(GuestError::Engine("it has no way into its containers".to_owned()))
 }

@@ -10,12 +10,12 @@ use sandboxd_actors::ports::guest::{NotBegun, Started};
 
 use super::mount_table;
 use super::slots::waits;
-use super::{Entrance, InteriorsOnDisk};
-use crate::guest::stream::ConversationError;
+use super::{Entrance, GuestsOnDisk};
+use crate::guest::stream::GuestStreamError;
 use crate::guest::via_engine::processes;
 use crate::storage::file_system::Directory;
 
-impl InteriorsOnDisk {
+impl GuestsOnDisk {
     /// Asks init, which runs before any program of the sandbox, and lets it start the program.
     pub(super) async fn begin_with_init(&self, started: Started<'_>) -> Result<(), NotBegun> {
         let interior = self.of(started.session).ok_or_else(|| NotBegun::Init("it is not known".to_owned()))?;
@@ -78,17 +78,17 @@ async fn let_begin(init: &dyn Entrance) -> Result<(), NotBegun> {
 /// What init says to a request that it does or refuses.
 async fn told(init: &dyn Entrance, request: &Request) -> Result<Result<(), Failure>, NotBegun> {
     let failed = |error: &dyn std::fmt::Display| NotBegun::Init(error.to_string());
-    let conversation = init.converse(request).await.map_err(|error| failed(&error))?;
+    let conversation = init.open_stream(request).await.map_err(|error| failed(&error))?;
     match conversation.answer().await {
         Ok(Event::Done {}) => Ok(Ok(())),
         Ok(_) => Err(NotBegun::Init("it said something that makes no sense".to_owned())),
-        Err(ConversationError::Failed(failure)) => Ok(Err(failure)),
+        Err(GuestStreamError::Failed(failure)) => Ok(Err(failure)),
         Err(error) => Err(failed(&error)),
     }
 }
 
 fn words(failure: Failure) -> String {
-    ConversationError::Failed(failure).to_string()
+    GuestStreamError::Failed(failure).to_string()
 }
 
 #[cfg(test)]
@@ -100,7 +100,7 @@ mod tests {
 
     use super::super::Unreachable;
     use super::*;
-    use crate::guest::stream::Conversation;
+    use crate::guest::stream::GuestStream;
 
     /// An init of an earlier version, to which `Begin` is no request.
     struct Earlier {
@@ -113,7 +113,7 @@ mod tests {
 
     #[async_trait]
     impl Entrance for Earlier {
-        async fn converse(&self, request: &Request) -> Result<Conversation, Unreachable> {
+        async fn open_stream(&self, request: &Request) -> Result<GuestStream, Unreachable> {
             let answer = match request {
                 Request::Waiting {} if self.waits => Event::Done {},
                 Request::Waiting {} => failed(Errno::EXIST.raw_os_error(), "File exists (os error 17)"),
@@ -127,7 +127,7 @@ mod tests {
                 // A socket that is closed with a request unread takes its answer back.
                 theirs.read_to_end(&mut frame).await.expect("the other end is closed");
             });
-            Ok(Conversation::open(ours, request).await?)
+            Ok(GuestStream::open(ours, request).await?)
         }
     }
 

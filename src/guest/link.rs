@@ -23,7 +23,7 @@ use tokio::task::JoinSet;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::{Entrance, SOCKET};
-use crate::guest::stream::Conversation;
+use crate::guest::stream::GuestStream;
 
 /// How long whoever connects may take to say who it is.
 const HELLO_LIMIT: Duration = Duration::from_secs(1);
@@ -61,19 +61,19 @@ impl From<io::Error> for Unreachable {
 }
 
 #[derive(Debug)]
-pub struct Interior {
+pub struct GuestLink {
     link: watch::Receiver<Option<Arc<UnixStream>>>,
     file_streams: Arc<Semaphore>,
     _listening: AbortOnDropHandle<()>,
 }
 
-impl Interior {
+impl GuestLink {
     pub(super) fn listen(directory: &Path, secret: Secret) -> io::Result<Self> {
         let listener = bind(directory)?;
         let (link, linked) = watch::channel(None);
-        let listening = tokio::spawn(welcome(listener, secret, link));
+        let reader = tokio::spawn(welcome(listener, secret, link));
         let file_streams = Arc::new(Semaphore::new(FILE_STREAMS));
-        Ok(Self { link: linked, file_streams, _listening: AbortOnDropHandle::new(listening) })
+        Ok(Self { link: linked, file_streams, _listening: AbortOnDropHandle::new(reader) })
     }
 
     /// Init itself, as this service sees it, which the kernel says and nobody else.
@@ -91,7 +91,7 @@ impl Interior {
         place.map_err(|_| Unreachable::Busy)?.map_err(|_| Unreachable::Busy)
     }
 
-    async fn converse_at_last(&self, request: &Request) -> Result<Conversation, Unreachable> {
+    async fn open_stream_eventually(&self, request: &Request) -> Result<GuestStream, Unreachable> {
         let mut link = self.link.clone();
         loop {
             let linked =
@@ -102,7 +102,7 @@ impl Interior {
                 set_socket_send_buffer_size(half, SEND_BUFFER).map_err(io::Error::from)?;
             }
             ours.set_nonblocking(true)?;
-            let conversation = Conversation::open(UnixStream::from_std(ours)?, request).await?;
+            let conversation = GuestStream::open(UnixStream::from_std(ours)?, request).await?;
             match hand_over(&linked, theirs.into()).await {
                 Ok(()) => return Ok(conversation),
                 // It has just gone; whoever watches it will say so.
@@ -117,14 +117,15 @@ impl Interior {
 }
 
 #[async_trait]
-impl Entrance for Interior {
-    async fn converse(&self, request: &Request) -> Result<Conversation, Unreachable> {
+impl Entrance for GuestLink {
+    async fn open_stream(&self, request: &Request) -> Result<GuestStream, Unreachable> {
         let place = match opens_file_stream(request) {
             true => Some(self.file_stream().await?),
             false => None,
         };
         let silent = |_| Unreachable::Silent(format!("it did not connect within {LINK_LIMIT:?}"));
-        let conversation = tokio::time::timeout(LINK_LIMIT, self.converse_at_last(request)).await.map_err(silent)??;
+        let conversation =
+            tokio::time::timeout(LINK_LIMIT, self.open_stream_eventually(request)).await.map_err(silent)??;
         Ok(conversation.holding(place))
     }
 }

@@ -53,7 +53,7 @@ impl Places {
     }
 
     /// New places for a slot, one for each of these in the container.
-    pub(super) fn furnish(&self, slot: SlotId, targets: &[String]) -> io::Result<Vec<PathBuf>> {
+    pub(super) fn prepare(&self, slot: SlotId, targets: &[String]) -> io::Result<Vec<PathBuf>> {
         let path = self.of(slot);
         self.make(&path)?;
         let places: Vec<PathBuf> = targets.iter().map(|target| self.place(slot, target)).collect();
@@ -190,7 +190,7 @@ mod tests {
         fs::create_dir(&chat).unwrap();
         fs::write(chat.join("history"), "years of it").unwrap();
         let slot = SlotId::random();
-        let kept = places.furnish(slot, &["/chat".to_owned(), "/a/volume".to_owned()]).unwrap();
+        let kept = places.prepare(slot, &["/chat".to_owned(), "/a/volume".to_owned()]).unwrap();
         let sources = [source(&chat, "/chat").await, source(&chat, "/a/volume").await];
         places.fill(slot, &sources).unwrap();
         // Twice, as if the next service had tried again.
@@ -217,7 +217,7 @@ mod tests {
             return;
         }
         let slot = SlotId::random();
-        let kept = places.furnish(slot, &["/a/volume".to_owned(), "/chat".to_owned()]).unwrap();
+        let kept = places.prepare(slot, &["/a/volume".to_owned(), "/chat".to_owned()]).unwrap();
         let chat = fs::canonicalize(state.path()).unwrap().join("chat");
         fs::create_dir_all(chat.join("mine")).unwrap();
         places.fill(slot, &[source(&chat, "/chat").await]).unwrap();

@@ -29,20 +29,20 @@ use sandboxd_actors::domain::host_path::HostPath;
 use sandboxd_actors::domain::ids::{SessionId, SlotId};
 use sandboxd_actors::pool::claims::Claim;
 use sandboxd_actors::ports::chat_directories::DirectoryError;
-use sandboxd_actors::ports::guest::Furnishing;
+use sandboxd_actors::ports::guest::GuestSetup;
 use sandboxd_actors::ports::slot::{LateBinding, NotBound, Slots};
 
 use super::injection::MountError;
 use super::source::{Source, mount_of};
-use super::{Entrance, Interior, InteriorsOnDisk, Tenant, claim_file, directories_in, failed, injection};
-use crate::guest::stream::ConversationError;
+use super::{Entrance, GuestLink, GuestsOnDisk, Occupant, claim_file, directories_in, failed, injection};
+use crate::guest::stream::GuestStreamError;
 
 const PLACE: &str = "place";
 
 /// The copy of a claim is flushed so much later than it is written: creates wait for the same disk.
 const FLUSH_DELAY: Duration = Duration::from_secs(1);
 
-impl InteriorsOnDisk {
+impl GuestsOnDisk {
     /// Returns the claims whose copies lie beside the sandboxes' sockets.
     pub fn stored_claims(&self) -> Vec<Claim> {
         let sessions = directories_in(&self.sandboxes).into_iter().flatten();
@@ -66,10 +66,10 @@ impl InteriorsOnDisk {
             let restored = match fs::symlink_metadata(&slot) {
                 Ok(found) if found.is_dir() && !directory.exists() => {
                     let moved = self.take_now(claim.slot, claim.session);
-                    let of_slot = Tenant::Slot(claim.slot);
+                    let of_slot = Occupant::Slot(claim.slot);
                     let mut inherited = self.inherited.lock().unwrap_or_else(PoisonError::into_inner);
                     for tenant in inherited.iter_mut().filter(|tenant| moved.is_ok() && **tenant == of_slot) {
-                        *tenant = Tenant::Session(claim.session);
+                        *tenant = Occupant::Session(claim.session);
                     }
                     moved
                 }
@@ -106,8 +106,8 @@ impl InteriorsOnDisk {
         let (from, to) = (self.slot(slot), self.directory(session));
         fs::rename(&from, &to)?;
         let mut open = self.state();
-        if let Some(interior) = open.remove(&Tenant::Slot(slot)) {
-            open.insert(Tenant::Session(session), interior);
+        if let Some(interior) = open.remove(&Occupant::Slot(slot)) {
+            open.insert(Occupant::Session(session), interior);
         }
         drop(open);
         symlink(&to, &from)
@@ -143,7 +143,7 @@ impl InteriorsOnDisk {
     }
 
     /// Mounts each where the slot sees it, and asks the slot's init whether it does.
-    async fn propagate(&self, slot: SlotId, interior: &Interior, sources: Vec<Source>) -> Result<(), NotBound> {
+    async fn propagate(&self, slot: SlotId, interior: &GuestLink, sources: Vec<Source>) -> Result<(), NotBound> {
         let this = self.myself.upgrade().ok_or_else(unknown)?;
         let mount = mount_of(&sources);
         let fill = move || this.places.fill(slot, &sources).map(|()| sources);
@@ -155,7 +155,7 @@ impl InteriorsOnDisk {
     }
 
     /// Whether what is mounted out here is seen in there: nobody can tell before there is a container.
-    async fn try_out(&self, slot: SlotId, interior: &Interior, places: &[String]) -> Result<(), NotBound> {
+    async fn try_out(&self, slot: SlotId, interior: &GuestLink, places: &[String]) -> Result<(), NotBound> {
         let nothing = self.on_disk(|this| this.places.nothing().and_then(|path| host_path(&path)));
         let nothing = nothing.await.map_err(not_bound)?;
         let mut sources = Vec::with_capacity(places.len());
@@ -176,19 +176,19 @@ impl InteriorsOnDisk {
 }
 
 #[async_trait]
-impl Slots for InteriorsOnDisk {
+impl Slots for GuestsOnDisk {
     fn late_binding(&self) -> Result<LateBinding, String> {
         self.late_binding.clone()
     }
 
-    async fn furnish(&self, slot: SlotId, places: &[String]) -> Result<Furnishing, DirectoryError> {
+    async fn prepare(&self, slot: SlotId, places: &[String]) -> Result<GuestSetup, DirectoryError> {
         let (path, places) = (self.slot(slot), places.to_vec());
-        let furnish = self.on_disk(move |this| {
+        let prepare = self.on_disk(move |this| {
             let path = this.slot(slot);
             let (mut furnishing, interior) = this.lay_out(&path)?;
-            this.state().insert(Tenant::Slot(slot), Arc::new(interior));
+            this.state().insert(Occupant::Slot(slot), Arc::new(interior));
             if let Ok(LateBinding::Propagated { .. }) = this.late_binding {
-                let sources = this.places.furnish(slot, &places)?;
+                let sources = this.places.prepare(slot, &places)?;
                 for (source, target) in sources.iter().zip(&places) {
                     furnishing.mounts.push(kept(&host_path(source)?, target, true));
                 }
@@ -202,11 +202,11 @@ impl Slots for InteriorsOnDisk {
             furnishing.environment.push((WAIT_VARIABLE.to_owned(), "1".to_owned()));
             Ok(furnishing)
         });
-        furnish.await.map_err(|error| failed(&path, error))
+        prepare.await.map_err(|error| failed(&path, error))
     }
 
     async fn wait(&self, slot: SlotId, places: &[String]) -> Result<(), NotBound> {
-        let interior = self.at(Tenant::Slot(slot)).ok_or_else(unknown)?;
+        let interior = self.at(Occupant::Slot(slot)).ok_or_else(unknown)?;
         done(&interior, &Request::Waiting {}).await?;
         match &self.late_binding {
             Ok(LateBinding::Injected) => {
@@ -279,16 +279,16 @@ impl Slots for InteriorsOnDisk {
     }
 
     async fn retain(&self, slots: &HashSet<SlotId>) {
-        let gone = |tenant: &Tenant| matches!(tenant, Tenant::Slot(slot) if !slots.contains(slot));
-        for tenant in self.take_inherited(|tenant| matches!(tenant, Tenant::Slot(_))).into_iter().filter(gone) {
-            if let Tenant::Slot(slot) = tenant {
+        let gone = |tenant: &Occupant| matches!(tenant, Occupant::Slot(slot) if !slots.contains(slot));
+        for tenant in self.take_inherited(|tenant| matches!(tenant, Occupant::Slot(_))).into_iter().filter(gone) {
+            if let Occupant::Slot(slot) = tenant {
                 Slots::clear(self, slot).await;
             }
         }
     }
 
     async fn clear(&self, slot: SlotId) {
-        self.state().remove(&Tenant::Slot(slot));
+        self.state().remove(&Occupant::Slot(slot));
         let cleared = self.on_disk(move |this| {
             this.places.clear(slot);
             let path = this.slot(slot);
@@ -305,8 +305,8 @@ impl Slots for InteriorsOnDisk {
 }
 
 /// Waits for init to say that it did what it was asked to do.
-async fn done(interior: &Interior, request: &Request) -> Result<(), NotBound> {
-    let conversation = interior.converse(request).await.map_err(not_bound)?;
+async fn done(interior: &GuestLink, request: &Request) -> Result<(), NotBound> {
+    let conversation = interior.open_stream(request).await.map_err(not_bound)?;
     match conversation.answer().await.map_err(not_bound)? {
         Event::Done {} => Ok(()),
         _ => Err(senseless()),
@@ -315,16 +315,16 @@ async fn done(interior: &Interior, request: &Request) -> Result<(), NotBound> {
 
 /// Whether init is yet to be bound.
 pub(super) async fn waits(init: &dyn Entrance) -> Result<bool, NotBound> {
-    let conversation = init.converse(&Request::Waiting {}).await.map_err(not_bound)?;
+    let conversation = init.open_stream(&Request::Waiting {}).await.map_err(not_bound)?;
     match conversation.answer().await {
         Ok(_) => Ok(true),
-        Err(ConversationError::Failed(failure)) if failure.errno == Errno::EXIST.raw_os_error() => Ok(false),
+        Err(GuestStreamError::Failed(failure)) if failure.errno == Errno::EXIST.raw_os_error() => Ok(false),
         Err(error) => Err(not_bound(error)),
     }
 }
 
 /// Asks init whether the directory is where it should be. What is not there would be written into the container's own layer, and lost.
-async fn seen(interior: &Interior, Source { mount, directory }: &Source) -> Result<(), NotBound> {
+async fn seen(interior: &GuestLink, Source { mount, directory }: &Source) -> Result<(), NotBound> {
     let Mount { source, target, .. } = mount;
     let (device, inode) = (directory.device, directory.inode);
     let mounted = Request::Mounted { path: target.as_str().into(), device, inode };
@@ -332,11 +332,11 @@ async fn seen(interior: &Interior, Source { mount, directory }: &Source) -> Resu
 }
 
 /// Users of the sandbox's own would own nothing of what the host has.
-async fn has_our_users(interior: &Interior, places: &[String]) -> Result<(), NotBound> {
+async fn has_our_users(interior: &GuestLink, places: &[String]) -> Result<(), NotBound> {
     // Of all that this service makes.
     let ours = rustix::process::geteuid().as_raw();
     for target in places {
-        let facts = interior.converse(&Request::Facts { path: target.as_str().into() }).await.map_err(not_bound)?;
+        let facts = interior.open_stream(&Request::Facts { path: target.as_str().into() }).await.map_err(not_bound)?;
         match facts.answer().await.map_err(not_bound)? {
             Event::Facts { facts } if facts.user == ours => {}
             Event::Facts { .. } => return Err(not_bound(MountError::OtherUsers)),

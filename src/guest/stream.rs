@@ -22,13 +22,13 @@ const READ_AHEAD: usize = 16 << 10;
 
 /// Both directions, which are independent of each other. Dropping both closes it.
 #[derive(Debug)]
-pub struct Conversation {
-    pub listening: Listening,
-    pub speaking: Speaking,
+pub struct GuestStream {
+    pub reader: StreamReader,
+    pub writer: StreamWriter,
 }
 
 #[derive(Debug)]
-pub struct Listening {
+pub struct StreamReader {
     socket: BufReader<OwnedReadHalf>,
     payload: Vec<u8>,
     /// What is left of a frame that is handed on in pieces.
@@ -38,14 +38,14 @@ pub struct Listening {
 }
 
 #[derive(Debug)]
-pub struct Speaking {
+pub struct StreamWriter {
     socket: OwnedWriteHalf,
     frame: Vec<u8>,
 }
 
 /// What init says.
 #[derive(Debug, PartialEq)]
-pub enum Said<'a> {
+pub enum GuestFrame<'a> {
     Event(Event),
     Stdout(&'a [u8]),
     Stderr(&'a [u8]),
@@ -55,44 +55,44 @@ pub enum Said<'a> {
 }
 
 #[derive(Debug, thiserror::Error)]
-pub enum ConversationError {
+pub enum GuestStreamError {
     /// The sandbox has ended, most likely.
     #[error("the sandbox's init broke off")]
     Broken,
     #[error("the sandbox's init said nothing for {ANSWER_LIMIT:?}")]
     Silent,
     #[error("the sandbox's init said something that makes no sense")]
-    Nonsense,
+    InvalidResponse,
     #[error("{}", String::from_utf8_lossy(&.0.message.0))]
     Failed(Failure),
 }
 
-impl Conversation {
+impl GuestStream {
     pub(super) async fn open(socket: UnixStream, request: &Request) -> io::Result<Self> {
         let (from, to) = socket.into_split();
         let socket = BufReader::with_capacity(READ_AHEAD, from);
-        let listening = Listening { socket, payload: Vec::new(), rest: None, place: None };
-        let mut speaking = Speaking { socket: to, frame: Vec::new() };
+        let reader = StreamReader { socket, payload: Vec::new(), rest: None, place: None };
+        let mut writer = StreamWriter { socket: to, frame: Vec::new() };
         let mut message = Vec::new();
         request.put(&mut message);
         if message.len() > MAX_PAYLOAD {
             return Err(io::Error::other(format!("a request of {} bytes is too long", message.len())));
         }
-        speaking.send(Kind::Request, &message).await?;
-        Ok(Self { listening, speaking })
+        writer.send(Kind::Request, &message).await?;
+        Ok(Self { reader, writer })
     }
 
     /// The same, with its place among the sandbox's streams.
     pub(super) fn holding(mut self, place: Option<OwnedSemaphorePermit>) -> Self {
-        self.listening.place = place;
+        self.reader.place = place;
         self
     }
 
     /// Waits until init has started the command. Whoever is told that it has not must not find it running later: init
     /// starts no command whose conversation is closed, and kills one that it has just started.
-    pub async fn started(&mut self) -> Result<Event, ConversationError> {
-        let outcome = self.listening.event().await;
-        if matches!(outcome, Err(ConversationError::Silent)) {
+    pub async fn started(&mut self) -> Result<Event, GuestStreamError> {
+        let outcome = self.reader.event().await;
+        if matches!(outcome, Err(GuestStreamError::Silent)) {
             self.give_up();
         }
         outcome
@@ -102,23 +102,23 @@ impl Conversation {
     pub fn give_up(&mut self) {
         let mut frame = Vec::new();
         wire::put_message(&mut frame, Kind::Control, &Control::Kill {});
-        let _ = self.speaking.socket.try_write(&frame);
+        let _ = self.writer.socket.try_write(&frame);
     }
 
     /// For a conversation that has one answer.
-    pub async fn answer(mut self) -> Result<Event, ConversationError> {
-        self.listening.event().await
+    pub async fn answer(mut self) -> Result<Event, GuestStreamError> {
+        self.reader.event().await
     }
 }
 
-impl Listening {
-    pub async fn next(&mut self) -> Result<Said<'_>, ConversationError> {
+impl StreamReader {
+    pub async fn next(&mut self) -> Result<GuestFrame<'_>, GuestStreamError> {
         let (kind, whole) = match self.rest.take() {
             Some(rest) => rest,
             None => {
                 let mut start = [0; HEADER];
-                self.socket.read_exact(&mut start).await.map_err(|_| ConversationError::Broken)?;
-                wire::header(start).map_err(|_| ConversationError::Nonsense)?
+                self.socket.read_exact(&mut start).await.map_err(|_| GuestStreamError::Broken)?;
+                wire::header(start).map_err(|_| GuestStreamError::InvalidResponse)?
             }
         };
         let length = match kind {
@@ -127,40 +127,40 @@ impl Listening {
         };
         self.rest = (length < whole).then_some((kind, whole - length));
         self.payload.resize(length, 0);
-        self.socket.read_exact(&mut self.payload).await.map_err(|_| ConversationError::Broken)?;
+        self.socket.read_exact(&mut self.payload).await.map_err(|_| GuestStreamError::Broken)?;
         match kind {
-            Kind::Stdout => Ok(Said::Stdout(&self.payload)),
-            Kind::Stderr => Ok(Said::Stderr(&self.payload)),
-            Kind::Data => Ok(Said::Data(&self.payload)),
-            Kind::End => Ok(Said::End),
-            Kind::Event => match decode(&self.payload).map_err(|_| ConversationError::Nonsense)? {
-                Event::Failed { failure } => Err(ConversationError::Failed(failure)),
-                event => Ok(Said::Event(event)),
+            Kind::Stdout => Ok(GuestFrame::Stdout(&self.payload)),
+            Kind::Stderr => Ok(GuestFrame::Stderr(&self.payload)),
+            Kind::Data => Ok(GuestFrame::Data(&self.payload)),
+            Kind::End => Ok(GuestFrame::End),
+            Kind::Event => match decode(&self.payload).map_err(|_| GuestStreamError::InvalidResponse)? {
+                Event::Failed { failure } => Err(GuestStreamError::Failed(failure)),
+                event => Ok(GuestFrame::Event(event)),
             },
-            Kind::Hello | Kind::Request | Kind::Control => Err(ConversationError::Nonsense),
+            Kind::Hello | Kind::Request | Kind::Control => Err(GuestStreamError::InvalidResponse),
         }
     }
 
     /// The next thing said, where init has nothing to wait for.
-    pub async fn soon(&mut self) -> Result<Said<'_>, ConversationError> {
-        tokio::time::timeout(ANSWER_LIMIT, self.next()).await.map_err(|_| ConversationError::Silent)?
+    pub async fn soon(&mut self) -> Result<GuestFrame<'_>, GuestStreamError> {
+        tokio::time::timeout(ANSWER_LIMIT, self.next()).await.map_err(|_| GuestStreamError::Silent)?
     }
 
     /// The same, and it has to be an event.
-    pub async fn event(&mut self) -> Result<Event, ConversationError> {
-        tokio::time::timeout(ANSWER_LIMIT, self.next_event()).await.map_err(|_| ConversationError::Silent)?
+    pub async fn event(&mut self) -> Result<Event, GuestStreamError> {
+        tokio::time::timeout(ANSWER_LIMIT, self.next_event()).await.map_err(|_| GuestStreamError::Silent)?
     }
 
     /// An event, however long it takes.
-    pub async fn next_event(&mut self) -> Result<Event, ConversationError> {
+    pub async fn next_event(&mut self) -> Result<Event, GuestStreamError> {
         match self.next().await? {
-            Said::Event(event) => Ok(event),
-            _ => Err(ConversationError::Nonsense),
+            GuestFrame::Event(event) => Ok(event),
+            _ => Err(GuestStreamError::InvalidResponse),
         }
     }
 }
 
-impl Speaking {
+impl StreamWriter {
     /// Bytes of a file or of standard input, however many.
     pub async fn data(&mut self, bytes: &[u8]) -> io::Result<()> {
         for chunk in bytes.chunks(MAX_PAYLOAD) {

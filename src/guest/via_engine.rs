@@ -24,27 +24,27 @@ use sandboxd_actors::domain::ids::{ContainerId, SessionId};
 use tokio::net::UnixStream;
 
 use super::{Entrance, Unreachable};
-use crate::engine::guest::{EngineInside, InsideError};
-use crate::guest::stream::Conversation;
+use crate::engine::guest::{EngineGuest, GuestError};
+use crate::guest::stream::GuestStream;
 use commands::Commands;
 use frames::{Frames, Writer};
 
 /// All of them, with the commands that run through them.
-pub struct StandIns {
-    engine: Arc<dyn EngineInside>,
+pub struct GuestsViaEngine {
+    engine: Arc<dyn EngineGuest>,
     commands: Arc<Commands>,
     /// Where what is too long for memory waits, without a name.
     spool: PathBuf,
 }
 
-impl std::fmt::Debug for StandIns {
+impl std::fmt::Debug for GuestsViaEngine {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("StandIns").field("commands", &self.commands).finish_non_exhaustive()
+        f.debug_struct("GuestsViaEngine").field("commands", &self.commands).finish_non_exhaustive()
     }
 }
 
-impl StandIns {
-    pub fn new(engine: Arc<dyn EngineInside>, spool: PathBuf) -> Self {
+impl GuestsViaEngine {
+    pub fn new(engine: Arc<dyn EngineGuest>, spool: PathBuf) -> Self {
         Self { engine, commands: Arc::default(), spool }
     }
 
@@ -56,10 +56,10 @@ impl StandIns {
         container: ContainerId,
         user: Option<String>,
         environment: BTreeMap<String, String>,
-    ) -> StandIn {
+    ) -> GuestViaEngine {
         let Self { engine, commands, spool } = self;
         let (engine, commands, spool) = (engine.clone(), commands.clone(), spool.clone());
-        StandIn { engine, commands, spool, session, container, user, environment }
+        GuestViaEngine { engine, commands, spool, session, container, user, environment }
     }
 
     /// The commands that were started through them in one sandbox.
@@ -75,8 +75,8 @@ impl StandIns {
 
 /// One sandbox's.
 #[derive(Clone)]
-pub struct StandIn {
-    engine: Arc<dyn EngineInside>,
+pub struct GuestViaEngine {
+    engine: Arc<dyn EngineGuest>,
     commands: Arc<Commands>,
     spool: PathBuf,
     session: SessionId,
@@ -85,24 +85,27 @@ pub struct StandIn {
     environment: BTreeMap<String, String>,
 }
 
-impl std::fmt::Debug for StandIn {
+impl std::fmt::Debug for GuestViaEngine {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("StandIn").field("session", &self.session).field("user", &self.user).finish_non_exhaustive()
+        f.debug_struct("GuestViaEngine")
+            .field("session", &self.session)
+            .field("user", &self.user)
+            .finish_non_exhaustive()
     }
 }
 
 #[async_trait]
-impl Entrance for StandIn {
-    async fn converse(&self, request: &Request) -> Result<Conversation, Unreachable> {
+impl Entrance for GuestViaEngine {
+    async fn open_stream(&self, request: &Request) -> Result<GuestStream, Unreachable> {
         let (ours, theirs) = UnixStream::pair()?;
-        let conversation = Conversation::open(ours, request).await?;
-        tokio::spawn(self.clone().attend(theirs));
+        let conversation = GuestStream::open(ours, request).await?;
+        tokio::spawn(self.clone().adopt(theirs));
         Ok(conversation)
     }
 }
 
-impl StandIn {
-    async fn attend(self, socket: UnixStream) {
+impl GuestViaEngine {
+    async fn adopt(self, socket: UnixStream) {
         let Frames { mut reader, mut writer } = Frames::new(socket);
         let Some(request) = reader.request().await else { return };
         let outcome = match request {
@@ -146,14 +149,14 @@ impl StandIn {
     }
 }
 
-impl From<InsideError> for Failure {
-    fn from(error: InsideError) -> Self {
+impl From<GuestError> for Failure {
+    fn from(error: GuestError) -> Self {
         let errno = match error {
-            InsideError::NotFound => Errno::NOENT.raw_os_error(),
-            InsideError::ReadOnly => Errno::ROFS.raw_os_error(),
-            InsideError::NotADirectory => Errno::NOTDIR.raw_os_error(),
-            InsideError::Refused(_) => 0,
-            InsideError::Engine(_) => Errno::NOTCONN.raw_os_error(),
+            GuestError::NotFound => Errno::NOENT.raw_os_error(),
+            GuestError::ReadOnly => Errno::ROFS.raw_os_error(),
+            GuestError::NotADirectory => Errno::NOTDIR.raw_os_error(),
+            GuestError::Refused(_) => 0,
+            GuestError::Engine(_) => Errno::NOTCONN.raw_os_error(),
         };
         Failure { errno, message: error.to_string().into() }
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use sandboxd_actors::builder::garbage_collection::Watermarks;
 use sandboxd_actors::builder::repository_image::Repository;
-use sandboxd_actors::builder::{BuilderLimits, Collecting, Workshop};
+use sandboxd_actors::builder::{BuilderLimits, BuilderSetup, Collecting};
 use sandboxd_actors::domain::ids::InstanceName;
 use sandboxd_actors::ports::clock::SystemClock;
 use sandboxd_actors::ports::images::{Image, Images};
@@ -15,12 +15,16 @@ use crate::engine::docker::Registries;
 use crate::images::credentials::Credentials;
 use crate::images::repositories::{GitSources, Login, SourcesError};
 
-pub fn workshop(config: &Config, instance: &InstanceName, images: Arc<dyn Images>) -> Result<Workshop, SourcesError> {
+pub fn builder_setup(
+    config: &Config,
+    instance: &InstanceName,
+    images: Arc<dyn Images>,
+) -> Result<BuilderSetup, SourcesError> {
     let logins = config.repositories.iter().map(|(name, repository)| (name.clone(), login(repository)));
     let sources = GitSources::open(&config.state.dir.join("repositories"), logins.collect())?;
     let gc = &config.images.gc;
     let repositories = config.repositories.iter();
-    Ok(Workshop {
+    Ok(BuilderSetup {
         instance: instance.clone(),
         images,
         sources: Arc::new(sources),

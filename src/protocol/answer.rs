@@ -21,7 +21,7 @@ use super::images::ImageAnswer;
 use super::pools::{HintAnswer, PoolsAnswer};
 use super::text::Shown;
 use crate::doctor::check::Checks;
-use crate::protocol::guest::answer::InsideAnswer;
+use crate::protocol::guest::answer::GuestResult;
 use report::ReportFields;
 use sandbox::SandboxFields;
 pub use snapshot::SnapshotPage;
@@ -66,7 +66,7 @@ pub enum Answer {
     Reconciled(Report),
     Hinted(HintAnswer),
     Pools(PoolsAnswer),
-    Inside(InsideAnswer),
+    GuestRequest(GuestResult),
     Image(ImageAnswer),
 }
 
@@ -101,7 +101,7 @@ impl Serialize for Answer {
             Answer::Reconciled(report) => ReportFields::of(report).serialize(serializer),
             Answer::Hinted(answer) => answer.serialize(serializer),
             Answer::Pools(answer) => answer.serialize(serializer),
-            Answer::Inside(answer) => answer.serialize(serializer),
+            Answer::GuestRequest(answer) => answer.serialize(serializer),
             Answer::Image(answer) => answer.serialize(serializer),
         }
     }

@@ -51,7 +51,7 @@ impl<'a> Content<'a> {
 
 /// Bytes that are kept for an answer, and given back chunk by chunk while it is written.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Kept {
+pub struct StoredContent {
     /// All but the last are [`CHUNK`] bytes long.
     chunks: VecDeque<Vec<u8>>,
 }
@@ -63,7 +63,7 @@ pub enum Form {
     Base64,
 }
 
-impl Kept {
+impl StoredContent {
     pub fn extend_from_slice(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             let last = match self.chunks.back_mut() {
@@ -156,9 +156,9 @@ impl Kept {
     }
 }
 
-impl From<Vec<u8>> for Kept {
+impl From<Vec<u8>> for StoredContent {
     fn from(bytes: Vec<u8>) -> Self {
-        let mut kept = Kept::default();
+        let mut kept = StoredContent::default();
         kept.extend_from_slice(&bytes);
         kept
     }
@@ -200,7 +200,7 @@ mod tests {
         String::from_utf8(out).expect("UTF-8")
     }
 
-    fn written(mut kept: Kept) -> (Form, String) {
+    fn written(mut kept: StoredContent) -> (Form, String) {
         let (form, mut out) = (kept.form(), Vec::new());
         while kept.put_chunk(form, &mut out) {}
         (form, String::from_utf8(out).expect("UTF-8"))
@@ -216,7 +216,7 @@ mod tests {
     #[test]
     fn control_characters_are_written_in_the_shorter_way() {
         assert_eq!(json(&[0; 3]), r#""base64":"AAAA""#);
-        assert_eq!(written(Kept::from(vec![0; 3])), (Form::Base64, "AAAA".to_owned()));
+        assert_eq!(written(StoredContent::from(vec![0; 3])), (Form::Base64, "AAAA".to_owned()));
         let coloured = "\u{1b}[31mred and a good deal more of it";
         assert_eq!(json(coloured.as_bytes()), r#""text":"\u001b[31mred and a good deal more of it""#);
     }
@@ -225,7 +225,7 @@ mod tests {
     fn ordinary_text_stays_text_however_many_lines_and_quotation_marks_it_has() {
         for text in ["1\n2\n3\n4\n5\n6\n7\n8\n9\n", r#"{"a":"b","c":"d","e":"f"}"#, "\t\r\n\\"] {
             assert!(json(text.as_bytes()).starts_with(r#""text""#), "{text:?}");
-            assert_eq!(Kept::from(text.as_bytes().to_vec()).form(), Form::Text);
+            assert_eq!(StoredContent::from(text.as_bytes().to_vec()).form(), Form::Text);
         }
     }
 
@@ -233,13 +233,13 @@ mod tests {
     fn a_character_on_the_border_of_two_chunks_is_text() {
         for before in CHUNK - 4..=CHUNK {
             let text = format!("{}€", "x".repeat(before));
-            assert_eq!(Kept::from(text.clone().into_bytes()).form(), Form::Text, "{before}");
-            let mut cut = Kept::from(text.as_bytes()[..text.len() - 1].to_vec());
+            assert_eq!(StoredContent::from(text.clone().into_bytes()).form(), Form::Text, "{before}");
+            let mut cut = StoredContent::from(text.as_bytes()[..text.len() - 1].to_vec());
             assert_eq!(cut.form(), Form::Base64);
             cut.cut_to_whole_characters();
             assert_eq!((cut.len(), cut.form()), (before, Form::Text));
         }
-        let mut binary = Kept::from(vec![0xff, 0xc3]);
+        let mut binary = StoredContent::from(vec![0xff, 0xc3]);
         binary.cut_to_whole_characters();
         assert_eq!(binary.len(), 2, "this is no text");
     }
@@ -256,7 +256,7 @@ mod tests {
             step in 1usize..100_000,
         ) {
             let whole = bytes.repeat(times);
-            let mut kept = Kept::default();
+            let mut kept = StoredContent::default();
             for part in whole.chunks(step) {
                 kept.extend_from_slice(part);
             }

@@ -1,7 +1,7 @@
 //! What a caller is told when a request fails, and the one place where the core's errors become that.
 
 use sandboxd_actors::domain::outcome::{Death, NotSaved, RemovalError, SandboxError, StartFailure};
-use sandboxd_actors::engine::fair_queue::NoTurn;
+use sandboxd_actors::engine::fair_queue::QueueTimeout;
 use sandboxd_actors::journal::JournalError;
 use sandboxd_actors::ports::engine::EngineError;
 use sandboxd_actors::ports::images::ImageError;
@@ -42,7 +42,7 @@ pub enum Kind {
     SnapshotInUse,
     PurgeFailed,
     JournalUnavailable,
-    InsideUnreachable,
+    GuestUnreachable,
     CommandNotStarted,
     CommandNotFound,
     FileError,
@@ -81,7 +81,7 @@ impl Kind {
         Kind::SnapshotInUse,
         Kind::PurgeFailed,
         Kind::JournalUnavailable,
-        Kind::InsideUnreachable,
+        Kind::GuestUnreachable,
         Kind::CommandNotStarted,
         Kind::CommandNotFound,
         Kind::FileError,
@@ -120,7 +120,7 @@ impl Kind {
             Kind::SnapshotInUse => "snapshot_in_use",
             Kind::PurgeFailed => "purge_failed",
             Kind::JournalUnavailable => "journal_unavailable",
-            Kind::InsideUnreachable => "inside_unreachable",
+            Kind::GuestUnreachable => "guest_unreachable",
             Kind::CommandNotStarted => "command_not_started",
             Kind::CommandNotFound => "command_not_found",
             Kind::FileError => "file_error",
@@ -160,7 +160,7 @@ impl Kind {
             Kind::SnapshotInUse => -32014,
             Kind::PurgeFailed => -32016,
             Kind::JournalUnavailable => -32013,
-            Kind::InsideUnreachable => -32040,
+            Kind::GuestUnreachable => -32040,
             Kind::CommandNotStarted => -32041,
             Kind::CommandNotFound => -32042,
             Kind::FileError => -32043,
@@ -191,7 +191,7 @@ impl Kind {
                 | Kind::PurgeFailed
                 | Kind::JournalUnavailable
                 | Kind::EngineUnavailable
-                | Kind::InsideUnreachable
+                | Kind::GuestUnreachable
                 | Kind::ReadinessTimeout
                 | Kind::RepositoryUnavailable
                 | Kind::AdmissionDenied
@@ -345,7 +345,9 @@ fn start_failed(message: String, failure: &StartFailure) -> Error {
             Kind::ImageNotFound.error(format!("{message}; {}", how_to_get(image))).with("image", image.as_str())
         }
         // It has waited for as long as it takes the engine to get through what came before.
-        StartFailure::NoTurn(NoTurn(waited)) => Kind::Busy.error(message).with("retry_after", waited.as_secs_f64()),
+        StartFailure::QueueTimeout(QueueTimeout(waited)) => {
+            Kind::Busy.error(message).with("retry_after", waited.as_secs_f64())
+        }
         StartFailure::NotReady { limit, last, log_tail } => Kind::ReadinessTimeout
             .error(message)
             .with("timeout", limit.as_secs_f64())

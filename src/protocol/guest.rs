@@ -30,7 +30,7 @@ pub const MAX_FILES: usize = 10_000;
 pub const MAX_ARGUMENTS: usize = 128 << 10;
 
 #[derive(Debug, PartialEq)]
-pub enum Inside {
+pub enum GuestRequest {
     Exec(Box<Exec>),
     RunCode(Box<Code>),
     Attach {
@@ -99,29 +99,29 @@ pub enum Inside {
     },
 }
 
-impl Inside {
+impl GuestRequest {
     /// Whether it may change something, and so has to wait while the sandbox is brought up to date.
     pub fn may_write(&self) -> bool {
         match self {
-            Inside::Exec(exec) => !exec.sync,
-            Inside::RunCode(_)
-            | Inside::WriteFile { .. }
-            | Inside::MakeDirectory { .. }
-            | Inside::RemoveFile { .. }
-            | Inside::MoveFile { .. }
-            | Inside::WriteTree { .. } => true,
+            GuestRequest::Exec(exec) => !exec.sync,
+            GuestRequest::RunCode(_)
+            | GuestRequest::WriteFile { .. }
+            | GuestRequest::MakeDirectory { .. }
+            | GuestRequest::RemoveFile { .. }
+            | GuestRequest::MoveFile { .. }
+            | GuestRequest::WriteTree { .. } => true,
             // What runs already, runs.
-            Inside::Attach { .. }
-            | Inside::Commands
-            | Inside::Logs(_)
-            | Inside::Stats { .. }
-            | Inside::Kill { .. }
-            | Inside::Input { .. }
-            | Inside::Resize { .. }
-            | Inside::ReadFile { .. }
-            | Inside::ListFiles { .. }
-            | Inside::StatFile { .. }
-            | Inside::ReadTree { .. } => false,
+            GuestRequest::Attach { .. }
+            | GuestRequest::Commands
+            | GuestRequest::Logs(_)
+            | GuestRequest::Stats { .. }
+            | GuestRequest::Kill { .. }
+            | GuestRequest::Input { .. }
+            | GuestRequest::Resize { .. }
+            | GuestRequest::ReadFile { .. }
+            | GuestRequest::ListFiles { .. }
+            | GuestRequest::StatFile { .. }
+            | GuestRequest::ReadTree { .. } => false,
         }
     }
 }

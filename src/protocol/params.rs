@@ -15,7 +15,7 @@ use super::listing::{Filter, ListFields};
 use super::method::Method;
 use super::pools::{Hint, HintFields, PoolFields};
 use super::request::Text;
-use crate::protocol::guest::{self, Exec, Inside, SyncFields};
+use crate::protocol::guest::{self, Exec, GuestRequest, SyncFields};
 
 /// What a caller asks for, as far as it can be checked without knowing this host.
 #[derive(Debug, PartialEq)]
@@ -56,7 +56,7 @@ pub enum Call {
     },
     Snapshots(Snapshots),
     DeleteSnapshot(SnapshotId),
-    Inside(ChatId, Inside),
+    GuestRequest(ChatId, GuestRequest),
     Hint(Hint),
     Pools,
     /// Of this profile, or of all.
@@ -116,7 +116,7 @@ impl Call {
     pub fn parse(method: Method, params: Option<&str>) -> Result<Call, Error> {
         let params = params.unwrap_or("{}");
         if let Some((chat, inside)) = guest::parse(method, params)? {
-            return Ok(Call::Inside(chat, inside));
+            return Ok(Call::GuestRequest(chat, inside));
         }
         if let Some(image) = images::parse(method, params)? {
             return Ok(Call::Image(image));
@@ -163,7 +163,7 @@ impl Call {
             | Call::Snapshot { chat, .. }
             | Call::Renew { chat, .. }
             | Call::Lease { chat, .. }
-            | Call::Inside(chat, _)
+            | Call::GuestRequest(chat, _)
             | Call::Release { chat, .. } => Some(*chat),
             Call::Watch(watch) => watch.chat,
             Call::Snapshots(snapshots) => snapshots.chat,

@@ -6,7 +6,7 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 
 use super::answer::Answer;
-use super::content::{Form, Kept};
+use super::content::{Form, StoredContent};
 use super::error::Error;
 use super::request::Id;
 use crate::protocol::guest::answer::Trailing;
@@ -21,7 +21,7 @@ pub struct Line {
 enum Part {
     Json(Vec<u8>),
     /// Between quotation marks that are in the parts beside it.
-    Content(Form, Kept),
+    Content(Form, StoredContent),
 }
 
 impl Line {
@@ -91,7 +91,7 @@ impl Line {
 /// The whole line, with its end.
 pub fn encode(id: &Id, mut outcome: Result<Answer, Error>) -> Line {
     let trailing = match &mut outcome {
-        Ok(Answer::Inside(answer)) => answer.trailing(),
+        Ok(Answer::GuestRequest(answer)) => answer.trailing(),
         _ => Vec::new(),
     };
     let (result, error) = match &outcome {

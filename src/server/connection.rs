@@ -26,7 +26,7 @@ use super::outbox::{Outbox, Ticket};
 use super::watch::Watch;
 use super::{Limits, limit_fields};
 use crate::protocol::error::{Error, Kind};
-use crate::protocol::guest::{Exec, Inside};
+use crate::protocol::guest::{Exec, GuestRequest};
 use crate::protocol::images::ImageCall;
 use crate::protocol::method::Method;
 use crate::protocol::params::{Call, Create};
@@ -177,9 +177,9 @@ impl Connection {
             Call::Watch(watch) if ticket.wants_answer() => {
                 Work::Watch(Watch::begin(shared.handler.sandboxes.journal(), watch))
             }
-            Call::Inside(chat, inside) => {
+            Call::GuestRequest(chat, inside) => {
                 let order = Order::of(&shared.handler.syncs, chat, &inside);
-                Work::Inside(chat, inside, order)
+                Work::GuestRequest(chat, inside, order)
             }
             Call::Create(create) if create.sync.is_some() => Work::Create(create),
             Call::Image(image) => Work::Image(image),
@@ -194,7 +194,7 @@ impl Connection {
             }
             let outcome = match work {
                 Work::Watch(watch) => watch.run(&ticket, &ending).await,
-                Work::Inside(chat, inside, order) => match order {
+                Work::GuestRequest(chat, inside, order) => match order {
                     Ok(order) => {
                         let desk = shared.handler.desk(role, Some(&ticket), &gone, &shared.shutdown);
                         Box::pin(desk.handle(chat, inside, order)).await
@@ -236,7 +236,7 @@ impl Connection {
 /// Runs the sync that a sandbox was created with. Its place is taken before the create is answered, so that whatever its
 /// caller writes then comes after it.
 fn bring_up_to_date(shared: &Arc<Shared>, chat: ChatId, sync: Box<Exec>) {
-    let inside = Inside::Exec(sync);
+    let inside = GuestRequest::Exec(sync);
     // Creates that were one are one sync.
     let Ok(order) = Order::of(&shared.handler.syncs, chat, &inside) else { return };
     let shared = Arc::clone(shared);
@@ -274,6 +274,6 @@ enum Work {
     Image(ImageCall),
     /// With something to be done in the sandbox that it makes.
     Create(Box<Create>),
-    Inside(ChatId, Inside, Result<Order, Error>),
+    GuestRequest(ChatId, GuestRequest, Result<Order, Error>),
     Watch(Watch),
 }

@@ -28,22 +28,22 @@ use tokio_util::sync::CancellationToken;
 use super::access::Role;
 use super::memory::{self, Holding, Reservation};
 use super::outbox::{Closed, Ticket};
-use crate::guest::stream::{Conversation, ConversationError};
-use crate::guest::{Entrance, InteriorsOnDisk, StandIns, Unreachable};
+use crate::guest::stream::{GuestStream, GuestStreamError};
+use crate::guest::{Entrance, GuestsOnDisk, GuestsViaEngine, Unreachable};
 use crate::languages::Languages;
 use crate::protocol::answer::Answer;
 use crate::protocol::error::{Error, Kind};
-use crate::protocol::guest::answer::{Commands, Done, InsideAnswer};
-use crate::protocol::guest::{CommandId, Inside};
+use crate::protocol::guest::answer::{Commands, Done, GuestResult};
+use crate::protocol::guest::{CommandId, GuestRequest};
 use crate::protocol::notification::Notification;
 
 pub use activity::keep_all;
-pub use attachments::Steering;
+pub use attachments::Attachments;
 pub use syncs::Syncs;
 use syncs::Turn;
 pub(super) use syncs::{Barrier, Place};
 
-/// What is not the command's or the file's fault; see [`crate::guest::StandIn`].
+/// What is not the command's or the file's fault; see [`crate::guest::GuestViaEngine`].
 const ENGINE_FAILED: i32 = rustix::io::Errno::NOTCONN.raw_os_error();
 
 /// Init has no memory for a further stream; see init's `budget`.
@@ -59,10 +59,10 @@ pub(super) struct Order {
 }
 
 impl Order {
-    pub(super) fn of(syncs: &Syncs, chat: ChatId, inside: &Inside) -> Result<Self, Error> {
+    pub(super) fn of(syncs: &Syncs, chat: ChatId, inside: &GuestRequest) -> Result<Self, Error> {
         let place = if inside.may_write() { syncs.queue(chat) } else { None };
         let barrier = match inside {
-            Inside::Exec(exec) if exec.sync => Some(syncs.begin(chat)?),
+            GuestRequest::Exec(exec) if exec.sync => Some(syncs.begin(chat)?),
             _ => None,
         };
         Ok(Self { place, barrier })
@@ -70,13 +70,13 @@ impl Order {
 }
 
 /// What a request inside needs of the service.
-pub(super) struct Desk<'a> {
+pub(super) struct GuestCall<'a> {
     pub(super) sandboxes: &'a Sandboxes,
-    pub(super) interiors: &'a InteriorsOnDisk,
-    pub(super) stand_ins: &'a StandIns,
+    pub(super) guests: &'a GuestsOnDisk,
+    pub(super) guests_via_engine: &'a GuestsViaEngine,
     pub(super) engine: &'a Bounded,
     pub(super) languages: &'a Languages,
-    pub(super) steering: &'a Steering,
+    pub(super) attachments: &'a Attachments,
     pub(super) syncs: &'a Syncs,
     pub(super) clock: &'a dyn Clock,
     /// The longest that a sandbox is held open at a time.
@@ -91,12 +91,12 @@ pub(super) struct Desk<'a> {
     pub(super) shutdown: &'a CancellationToken,
 }
 
-impl Desk<'_> {
+impl GuestCall<'_> {
     /// In its turn, if others have to write first.
     pub(super) async fn handle(
         &self,
         chat: ChatId,
-        inside: Inside,
+        inside: GuestRequest,
         Order { place, barrier }: Order,
     ) -> Result<Answer, Error> {
         let turn = match place {
@@ -104,38 +104,38 @@ impl Desk<'_> {
             None => None,
         };
         let answer = match inside {
-            Inside::Exec(exec) => self.exec(chat, *exec, barrier, turn).await?,
-            Inside::RunCode(code) => self.run_code(chat, *code, turn).await?,
-            Inside::Logs(range) => self.logs(chat, range).await?,
-            Inside::Stats { interval } => self.stats(chat, interval).await?,
-            Inside::Attach { command, output } => self.attach(chat, command, output).await?,
-            Inside::Input { command, bytes, end } => {
+            GuestRequest::Exec(exec) => self.exec(chat, *exec, barrier, turn).await?,
+            GuestRequest::RunCode(code) => self.run_code(chat, *code, turn).await?,
+            GuestRequest::Logs(range) => self.logs(chat, range).await?,
+            GuestRequest::Stats { interval } => self.stats(chat, interval).await?,
+            GuestRequest::Attach { command, output } => self.attach(chat, command, output).await?,
+            GuestRequest::Input { command, bytes, end } => {
                 let memory = self.ticket.and_then(Ticket::take_request);
-                self.steering.of(chat, command)?.input(bytes, end, memory).await?;
-                InsideAnswer::Done(Done {})
+                self.attachments.of(chat, command)?.input(bytes, end, memory).await?;
+                GuestResult::Done(Done {})
             }
-            Inside::Resize { command, rows, columns } => {
-                self.steering.of(chat, command)?.resize(rows, columns).await?;
-                InsideAnswer::Done(Done {})
+            GuestRequest::Resize { command, rows, columns } => {
+                self.attachments.of(chat, command)?.resize(rows, columns).await?;
+                GuestResult::Done(Done {})
             }
-            Inside::Commands => InsideAnswer::Commands(self.commands(chat).await?),
-            Inside::Kill { command, signal } => {
+            GuestRequest::Commands => GuestResult::Commands(self.commands(chat).await?),
+            GuestRequest::Kill { command, signal } => {
                 let request = match signal {
                     None => Request::Kill { id: command },
                     Some(signal) => Request::Signal { id: command, signal },
                 };
                 let sandbox = self.sandboxes.touch(chat).await?;
-                match self.way_to(&sandbox, command)?.converse(&request).await?.answer().await {
-                    Ok(Event::Done {}) => InsideAnswer::Done(Done {}),
+                match self.way_to(&sandbox, command)?.open_stream(&request).await?.answer().await {
+                    Ok(Event::Done {}) => GuestResult::Done(Done {}),
                     Err(error) => return Err(of_command(chat, command, error)),
                     other => return Err(unexpected(other)),
                 }
             }
-            Inside::ReadTree { path } => self.read_tree(chat, &path).await?,
-            Inside::WriteTree { path, parents } => self.write_tree(chat, &path, parents).await?,
+            GuestRequest::ReadTree { path } => self.read_tree(chat, &path).await?,
+            GuestRequest::WriteTree { path, parents } => self.write_tree(chat, &path, parents).await?,
             file => self.file(chat, file).await?,
         };
-        Ok(Answer::Inside(answer))
+        Ok(Answer::GuestRequest(answer))
     }
 
     /// Tells the caller something ahead of the answer.
@@ -178,9 +178,9 @@ impl Desk<'_> {
     }
 
     /// Asks the guest. A caller with the read-only role gets here with requests that change nothing.
-    async fn ask(&self, chat: ChatId, request: Request) -> Result<Conversation, Error> {
+    async fn ask(&self, chat: ChatId, request: Request) -> Result<GuestStream, Error> {
         let sandbox = self.visited(chat).await?;
-        Ok(self.interior(&sandbox)?.converse(&request).await?)
+        Ok(self.interior(&sandbox)?.open_stream(&request).await?)
     }
 
     /// The sandbox whose guest is asked without being changed. For the full role this is use; see
@@ -211,36 +211,36 @@ impl Desk<'_> {
 
     async fn commands(&self, chat: ChatId) -> Result<Commands, Error> {
         let sandbox = self.visited(chat).await?;
-        let mut commands = match self.interior(&sandbox)?.converse(&Request::Commands {}).await?.answer().await {
+        let mut commands = match self.interior(&sandbox)?.open_stream(&Request::Commands {}).await?.answer().await {
             Ok(Event::Commands { commands }) => commands,
             other => return Err(unexpected(other)),
         };
-        if self.interiors.of(sandbox.session).is_some() {
+        if self.guests.of(sandbox.session).is_some() {
             // Those that run as another user.
-            commands.extend(self.stand_ins.commands(sandbox.session));
+            commands.extend(self.guests_via_engine.commands(sandbox.session));
         }
         Ok(Commands::of(commands, self.syncs.describe(chat, sandbox.session)))
     }
 
     /// Through the sandbox's init, or, where it has none, through its engine.
     fn interior(&self, sandbox: &Sandbox) -> Result<Arc<dyn Entrance>, Error> {
-        match self.interiors.of(sandbox.session) {
+        match self.guests.of(sandbox.session) {
             Some(interior) => Ok(interior),
-            None => self.stand_in(sandbox, None),
+            None => self.via_engine(sandbox, None),
         }
     }
 
-    fn stand_in(&self, sandbox: &Sandbox, user: Option<String>) -> Result<Arc<dyn Entrance>, Error> {
+    fn via_engine(&self, sandbox: &Sandbox, user: Option<String>) -> Result<Arc<dyn Entrance>, Error> {
         let gone = || SandboxError::NotRunning { chat: sandbox.chat, status: sandbox.status };
         let container = sandbox.container.clone().ok_or_else(gone)?;
-        let environment = self.interiors.environment_of(sandbox.session);
-        Ok(Arc::new(self.stand_ins.of(sandbox.session, container, user, environment)))
+        let environment = self.guests.environment_of(sandbox.session);
+        Ok(Arc::new(self.guests_via_engine.of(sandbox.session, container, user, environment)))
     }
 
     /// To a command that runs already.
     fn way_to(&self, sandbox: &Sandbox, command: CommandId) -> Result<Arc<dyn Entrance>, Error> {
-        match self.stand_ins.has(sandbox.session, command) {
-            true => self.stand_in(sandbox, None),
+        match self.guests_via_engine.has(sandbox.session, command) {
+            true => self.via_engine(sandbox, None),
             false => self.interior(sandbox),
         }
     }
@@ -249,7 +249,7 @@ impl Desk<'_> {
 impl From<Unreachable> for Error {
     fn from(error: Unreachable) -> Self {
         match error {
-            Unreachable::Silent(_) => Kind::InsideUnreachable.error(error.to_string()),
+            Unreachable::Silent(_) => Kind::GuestUnreachable.error(error.to_string()),
             Unreachable::Busy => Kind::Busy.error(error.to_string()),
         }
     }
@@ -257,7 +257,7 @@ impl From<Unreachable> for Error {
 
 /// Nobody will read this.
 fn gone() -> Error {
-    Kind::InsideUnreachable.error("the caller is gone")
+    Kind::GuestUnreachable.error("the caller is gone")
 }
 
 impl From<memory::Closed> for Error {
@@ -267,25 +267,25 @@ impl From<memory::Closed> for Error {
 }
 
 /// Anything that is not a failure which the request has its own words for.
-fn unexpected(outcome: Result<Event, ConversationError>) -> Error {
+fn unexpected(outcome: Result<Event, GuestStreamError>) -> Error {
     match outcome {
-        Err(ConversationError::Failed(failure)) if failure.errno == TOO_MANY_STREAMS => {
+        Err(GuestStreamError::Failed(failure)) if failure.errno == TOO_MANY_STREAMS => {
             Kind::Busy.error(String::from_utf8_lossy(&failure.message.0))
         }
         // Not in this sandbox, now or later.
-        Err(ConversationError::Failed(failure)) if failure.errno == rustix::io::Errno::NOSYS.raw_os_error() => {
-            let mut error = Kind::InsideUnreachable.error(String::from_utf8_lossy(&failure.message.0));
+        Err(GuestStreamError::Failed(failure)) if failure.errno == rustix::io::Errno::NOSYS.raw_os_error() => {
+            let mut error = Kind::GuestUnreachable.error(String::from_utf8_lossy(&failure.message.0));
             error.retryable = false;
             error
         }
-        Err(error) => Kind::InsideUnreachable.error(error.to_string()),
-        Ok(_) => Kind::InsideUnreachable.error(ConversationError::Nonsense.to_string()),
+        Err(error) => Kind::GuestUnreachable.error(error.to_string()),
+        Ok(_) => Kind::GuestUnreachable.error(GuestStreamError::InvalidResponse.to_string()),
     }
 }
 
-fn of_command(chat: ChatId, command: CommandId, error: ConversationError) -> Error {
+fn of_command(chat: ChatId, command: CommandId, error: GuestStreamError) -> Error {
     match error {
-        ConversationError::Failed(failure) if failure.errno == rustix::io::Errno::SRCH.raw_os_error() => {
+        GuestStreamError::Failed(failure) if failure.errno == rustix::io::Errno::SRCH.raw_os_error() => {
             no_such_command(chat, command)
         }
         error => unexpected(Err(error)),

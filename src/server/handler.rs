@@ -19,7 +19,7 @@ use super::leases::Leases;
 use super::outbox::Ticket;
 use super::snapshots::not_restored;
 use crate::doctor::Doctor;
-use crate::guest::{InteriorsOnDisk, StandIns};
+use crate::guest::{GuestsOnDisk, GuestsViaEngine};
 use crate::languages::Languages;
 use crate::profiles::Profiles;
 use crate::protocol;
@@ -27,7 +27,7 @@ use crate::protocol::answer::{Answer, Health, Info, LimitFields, List};
 use crate::protocol::error::{Error, Kind};
 use crate::protocol::params::{Call, Create};
 use crate::protocol::pools::{Hint, HintAnswer, PoolsAnswer};
-use crate::server::guest::{Desk, Steering, Syncs};
+use crate::server::guest::{Attachments, GuestCall, Syncs};
 use crate::storage::volumes::{VolumePolicy, VolumeRefused};
 
 /// The profile of a create that names none.
@@ -37,9 +37,9 @@ const DEFAULT_PROFILE: &str = "default";
 pub struct Handler {
     pub instance: InstanceName,
     pub sandboxes: Sandboxes,
-    pub interiors: Arc<InteriorsOnDisk>,
+    pub guests: Arc<GuestsOnDisk>,
     /// For sandboxes without an init.
-    pub stand_ins: StandIns,
+    pub guests_via_engine: GuestsViaEngine,
     pub engine: Bounded,
     pub doctor: Doctor,
     pub volumes: VolumePolicy,
@@ -50,7 +50,7 @@ pub struct Handler {
     pub clock: Arc<dyn Clock>,
     /// The longest lease that is given.
     pub max_lease: Duration,
-    pub steering: Steering,
+    pub attachments: Attachments,
     pub syncs: Syncs,
     pub started: Instant,
 }
@@ -98,7 +98,7 @@ impl Handler {
             Call::DeleteSnapshot(snapshot) => self.delete_snapshot(snapshot).await,
             Call::Watch(_) => Err(Kind::InvalidRequest.error("a watch needs an id")),
             Call::Image(_) => Err(Kind::Internal.error("images tell of their progress")),
-            Call::Inside(..) => Err(Kind::Internal.error("work inside has a desk of its own")),
+            Call::GuestRequest(..) => Err(Kind::Internal.error("work inside has a desk of its own")),
             Call::Hint(Hint { profile, chat, ttl }) => {
                 let profile = self.profile(profile.as_ref())?.name.clone();
                 let hinted = self.sandboxes.hint(profile.clone(), chat, ttl).await;
@@ -132,14 +132,14 @@ impl Handler {
         ticket: Option<&'a Ticket>,
         gone: &'a CancellationToken,
         shutdown: &'a CancellationToken,
-    ) -> Desk<'a> {
-        Desk {
+    ) -> GuestCall<'a> {
+        GuestCall {
             sandboxes: &self.sandboxes,
-            interiors: &self.interiors,
-            stand_ins: &self.stand_ins,
+            guests: &self.guests,
+            guests_via_engine: &self.guests_via_engine,
             engine: &self.engine,
             languages: &self.languages,
-            steering: &self.steering,
+            attachments: &self.attachments,
             syncs: &self.syncs,
             clock: &*self.clock,
             max_lease: self.max_lease,

@@ -5,18 +5,18 @@ use std::sync::Arc;
 use sandboxd_actors::journal::{Contents, Draft, JournalError, JournalHandle};
 use sandboxd_actors::pool::claims::Claims;
 
-use crate::guest::InteriorsOnDisk;
+use crate::guest::GuestsOnDisk;
 
 /// Reads the claims from the journal. A new journal has none, so the copies beside the sandboxes' sockets count until its
 /// containers are adopted. The claims of a journal from before claims were entries are files, and become entries here.
 pub(super) async fn load(
     claims: &Claims,
     contents: &Contents,
-    interiors: &InteriorsOnDisk,
+    guests: &GuestsOnDisk,
     journal: &JournalHandle,
 ) -> Result<(), JournalError> {
     if contents.fresh || contents.claims_in_files {
-        for claim in interiors.stored_claims() {
+        for claim in guests.stored_claims() {
             claims.insert(Arc::new(claim));
         }
     }
@@ -27,7 +27,7 @@ pub(super) async fn load(
         let entries = claims.all().into_iter().map(Draft::Claim);
         journal.write(entries.chain([Draft::ClaimsImported]).collect()).await?;
     }
-    interiors.restore_slots();
+    guests.restore_slots();
     Ok(())
 }
 

@@ -13,7 +13,7 @@ use sandboxd_actors::ports::slot::Slots;
 
 use super::{JOURNAL_LIMIT, claims, engine_limits};
 use crate::config::Config;
-use crate::guest::InteriorsOnDisk;
+use crate::guest::GuestsOnDisk;
 use crate::instance_lock::{InstanceLock, InstanceLockError};
 use crate::storage::file_system::FileSystem;
 
@@ -56,8 +56,8 @@ impl Drain {
         let (journal, contents) = JournalHandle::start(journal, JOURNAL_LIMIT, None).await?;
         let claimed = Arc::new(Claims::default());
         let file_system = FileSystem::new(&config.state.dir, &config.chats.root)?;
-        let interiors = InteriorsOnDisk::open(&config.state.dir, Arc::clone(&claimed), file_system)?;
-        claims::load(&claimed, &contents, &interiors, &journal).await?;
+        let guests = GuestsOnDisk::open(&config.state.dir, Arc::clone(&claimed), file_system)?;
+        claims::load(&claimed, &contents, &guests, &journal).await?;
         let mut removed = 0;
         for container in self.engine.list(&self.instance).await? {
             let Ok(labels) = SlotLabels::decode(&container.labels) else { continue };
@@ -65,7 +65,7 @@ impl Drain {
                 continue;
             }
             let claims_are_complete = !contents.fresh && !contents.claims_in_files;
-            if !interiors.is_free(labels.slot).await? && !claims_are_complete {
+            if !guests.is_free(labels.slot).await? && !claims_are_complete {
                 tracing::warn!(
                     slot.id = %labels.slot, container.id = %container.id,
                     "slot left alone: it may be a chat's sandbox, and the journal is not rebuilt"
@@ -73,7 +73,7 @@ impl Drain {
                 continue;
             }
             self.engine.remove(&container.id, config.teardown.remove).await?;
-            interiors.clear(labels.slot).await;
+            guests.clear(labels.slot).await;
             tracing::info!(slot.id = %labels.slot, container.id = %container.id, "slot removed");
             removed += 1;
         }

@@ -12,7 +12,7 @@ use sandboxd_actors::sandboxes::Sandboxes;
 use tokio_util::sync::CancellationToken;
 
 use super::ServiceError;
-use crate::guest::InteriorsOnDisk;
+use crate::guest::GuestsOnDisk;
 use crate::instance_lock::{InstanceLock, InstanceLockError};
 use crate::server::guest::keep_all;
 
@@ -24,11 +24,11 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 const PAGE: usize = 1000;
 
 /// What the engine has to have before sandboxes can be made on it, and what it may have from an earlier run.
-pub(super) struct Groundwork {
+pub(super) struct StartUp {
     pub(super) engine: Bounded,
     pub(super) sandboxes: Sandboxes,
     pub(super) networks: Vec<NetworkSpec>,
-    pub(super) interiors: Arc<InteriorsOnDisk>,
+    pub(super) guests: Arc<GuestsOnDisk>,
     pub(super) instance: InstanceName,
     pub(super) lock: Option<InstanceLock>,
     /// Cancelled once it is laid.
@@ -45,21 +45,21 @@ pub(super) struct Resumed {
 }
 
 #[derive(Debug, thiserror::Error)]
-pub(super) enum GroundworkError {
+pub(super) enum StartUpError {
     #[error(transparent)]
     Engine(#[from] EngineError),
     #[error(transparent)]
     Instance(#[from] InstanceLockError),
 }
 
-impl From<GroundworkError> for ServiceError {
-    fn from(error: GroundworkError) -> Self {
+impl From<StartUpError> for ServiceError {
+    fn from(error: StartUpError) -> Self {
         ServiceError::Setting { key: "engine", source: Box::new(error) }
     }
 }
 
-impl Groundwork {
-    pub(super) async fn lay(&mut self) -> Result<(), GroundworkError> {
+impl StartUp {
+    pub(super) async fn lay(&mut self) -> Result<(), StartUpError> {
         let identity = self.engine.identify().await?;
         if self.lock.is_none() {
             self.lock = Some(InstanceLock::acquire(&self.instance, &identity.host)?);
@@ -82,7 +82,7 @@ impl Groundwork {
             complete &= page.undescribed.is_empty();
             for sandbox in &page.sandboxes {
                 if self.resumed.sessions.insert(sandbox.session)
-                    && let Some(interior) = self.interiors.of(sandbox.session)
+                    && let Some(interior) = self.guests.of(sandbox.session)
                 {
                     keep_all(self.sandboxes.clone(), interior, sandbox.chat);
                 }
@@ -106,8 +106,8 @@ impl Groundwork {
             } else {
                 match self.lay().await {
                     Ok(()) => {}
-                    Err(GroundworkError::Instance(taken)) => return taken,
-                    Err(GroundworkError::Engine(error)) => tracing::debug!(%error, "the engine does not answer yet"),
+                    Err(StartUpError::Instance(taken)) => return taken,
+                    Err(StartUpError::Engine(error)) => tracing::debug!(%error, "the engine does not answer yet"),
                 }
             }
             pause = (pause * 2).min(LONGEST_PAUSE);

@@ -69,7 +69,7 @@ async fn the_end_of_a_command_is_the_end_of_all_that_it_started() {
     let listed = service.inside(&chat, "sandbox.commands", json!({})).await["commands"][0].clone();
     assert_eq!((&listed["command_id"], &listed["running"]), (&started["command_id"], &json!(true)), "{listed}");
     let failure = refused(&service, &chat, "sandbox.attach", json!({ "command_id": started["command_id"] })).await;
-    assert_eq!((failure.data.kind.as_str(), failure.data.retryable), ("inside_unreachable", false), "{failure:?}");
+    assert_eq!((failure.data.kind.as_str(), failure.data.retryable), ("guest_unreachable", false), "{failure:?}");
     service.inside(&chat, "sandbox.kill", json!({ "command_id": started["command_id"] })).await;
     eventually("it is known to have ended", || async {
         let listed = service.inside(&chat, "sandbox.commands", json!({})).await["commands"][0].clone();

@@ -20,7 +20,7 @@ use crate::installation::Installation;
 use registry::Registry;
 
 /// A service that may build from directories of the test's own, and a name for an image that nobody else has.
-async fn workshop(settings: &str) -> (Daemon, String) {
+async fn builder_setup(settings: &str) -> (Daemon, String) {
     let mut installation = Installation::new(&format!("profiles.default.network = 'none'\n{settings}"));
     let volumes = installation.path("volumes");
     installation.configure(&format!("images.context_roots = ['{}']", volumes.display()));
@@ -65,7 +65,7 @@ async fn ids(containers: &Containers) -> Vec<String> {
 
 #[tokio::test]
 async fn a_build_tells_its_steps_and_its_image_makes_sandboxes() {
-    let (service, tag) = workshop("").await;
+    let (service, tag) = builder_setup("").await;
     let context = service.volume("context");
     let base = test_image();
     write(&context, "Dockerfile", &format!("FROM {base}\nARG WORD\nCOPY . /c\nRUN echo $WORD > /c/word\n"));
@@ -93,7 +93,7 @@ async fn a_build_tells_its_steps_and_its_image_makes_sandboxes() {
 
 #[tokio::test]
 async fn a_build_that_fails_names_its_step_and_leaves_nothing() {
-    let (service, tag) = workshop("").await;
+    let (service, tag) = builder_setup("").await;
     let context = service.volume("context");
     let unique = format!("FROM {}\nRUN echo {tag} > /made\nRUN echo wrong; exit 7\n", test_image());
     write(&context, "Dockerfile", &unique);
@@ -119,7 +119,7 @@ async fn a_build_that_fails_names_its_step_and_leaves_nothing() {
 
 #[tokio::test]
 async fn pruning_takes_what_nobody_needs_and_says_so_before() {
-    let (service, tag) = workshop("").await;
+    let (service, tag) = builder_setup("").await;
     let context = service.volume("context");
     let build = async |content: &str| {
         write(&context, "Dockerfile", &format!("FROM {}\nCOPY file /\n", test_image()));
@@ -149,7 +149,7 @@ async fn pruning_takes_what_nobody_needs_and_says_so_before() {
 
 #[tokio::test]
 async fn what_was_replaced_goes_by_itself() {
-    let (service, tag) = workshop("images.gc.interval = '100ms'\nimages.gc.high_watermark = 100").await;
+    let (service, tag) = builder_setup("images.gc.interval = '100ms'\nimages.gc.high_watermark = 100").await;
     let context = service.volume("context");
     let mut built = Vec::new();
     for content in ["one", "two"] {
@@ -165,7 +165,7 @@ async fn what_was_replaced_goes_by_itself() {
 #[tokio::test]
 async fn a_disk_that_is_too_full_loses_what_nobody_needs() {
     let settings = "images.gc = { interval = '100ms', high_watermark = 0, low_watermark = 0 }";
-    let (service, tag) = workshop(settings).await;
+    let (service, tag) = builder_setup(settings).await;
     let context = service.volume("context");
     write(&context, "Dockerfile", &format!("FROM {}\nLABEL a=b\n", test_image()));
     let made = service.call("image.build", json!({ "context": context, "tag": tag })).await.expect("built");
@@ -177,7 +177,7 @@ async fn a_disk_that_is_too_full_loses_what_nobody_needs() {
 
 #[tokio::test]
 async fn one_pull_serves_all_callers_and_outlives_the_first() {
-    let (service, _) = workshop("").await;
+    let (service, _) = builder_setup("").await;
     let registry = Registry::start(&service).await;
     let params = json!({ "image": registry.image() });
     let first = service.connect().await;
@@ -204,7 +204,7 @@ async fn one_pull_serves_all_callers_and_outlives_the_first() {
 
 #[tokio::test]
 async fn the_client_shows_images_and_builds_them() {
-    let (service, tag) = workshop("").await;
+    let (service, tag) = builder_setup("").await;
     let context = service.volume("context");
     write(&context, "Dockerfile", &format!("FROM {}\nRUN true\n", test_image()));
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();

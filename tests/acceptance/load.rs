@@ -16,7 +16,7 @@ const SMALL: &str = "profiles.default.network = 'none'";
 #[tokio::test(flavor = "multi_thread")]
 async fn fifty_creates_at_once_for_one_chat_get_one_sandbox() {
     let service = Daemon::start(SMALL).await;
-    let census = Census::start(service.containers().await);
+    let limit_counts = LimitCounts::start(service.containers().await);
     let chat = service.new_chat();
     let clients = join_all((0..50).map(|_| service.connect())).await;
     let answers = join_all(clients.iter().map(|client| call(client, "sandbox.create", &chat))).await;
@@ -32,7 +32,7 @@ async fn fifty_creates_at_once_for_one_chat_get_one_sandbox() {
     assert!(answers.iter().all(|answer| answer == &answers[0]), "{answers:#?}");
     assert_eq!(service.containers().await.only().await, answers[0]["container_id"]);
     service.delete(&chat).await.expect("deleted");
-    assert_eq!(census.end().await, HashMap::from([(chat.chat_id().to_owned(), 1)]));
+    assert_eq!(limit_counts.end().await, HashMap::from([(chat.chat_id().to_owned(), 1)]));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -41,7 +41,7 @@ async fn chats_never_have_two_containers_whatever_is_created_and_deleted_at_once
     const REQUESTS_EACH: usize = 25;
     let service = Daemon::start(SMALL).await;
     let containers = service.containers().await;
-    let census = Census::start(containers.clone());
+    let limit_counts = LimitCounts::start(containers.clone());
     let chats: Vec<_> = (0..10).map(|_| service.new_chat()).collect();
     let clients = join_all((0..CONNECTIONS).map(|_| service.connect())).await;
 
@@ -78,17 +78,17 @@ async fn chats_never_have_two_containers_whatever_is_created_and_deleted_at_once
     }
     assert_eq!(containers.count().await, 0);
     assert_eq!(service.list().await, Vec::<Value>::new());
-    let births = census.end().await;
+    let births = limit_counts.end().await;
     assert!(births.values().sum::<usize>() > chats.len(), "{births:?}");
 }
 
 /// Watches the engine, and sees to it that no chat ever has two containers.
-struct Census {
+struct LimitCounts {
     containers: Containers,
     watch: tokio::task::JoinHandle<HashMap<String, usize>>,
 }
 
-impl Census {
+impl LimitCounts {
     fn start(containers: Containers) -> Self {
         let mut events = Box::pin(containers.births_and_deaths());
         let watch = tokio::spawn(async move {

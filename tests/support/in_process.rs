@@ -15,12 +15,12 @@ use sandboxd::config::Config;
 use sandboxd::doctor::{Doctor, Settings};
 use sandboxd::engine::condition::{Condition, Enforced, EngineCondition, NetworkCondition};
 use sandboxd::engine::guest::Closed;
-use sandboxd::guest::{InteriorsOnDisk, StandIns};
+use sandboxd::guest::{GuestsOnDisk, GuestsViaEngine};
 use sandboxd::languages::Languages;
 use sandboxd::probe::NetworkProbe;
 use sandboxd::server::access::{Access, Allowed};
 use sandboxd::server::accounts::Accounts;
-use sandboxd::server::guest::{Steering, Syncs};
+use sandboxd::server::guest::{Attachments, Syncs};
 use sandboxd::server::handler::Handler;
 use sandboxd::server::listener::{Listener, SocketOptions};
 use sandboxd::server::{Limits, Server};
@@ -29,7 +29,7 @@ use sandboxd::storage::file_system::FileSystem;
 use sandboxd::storage::volumes::VolumePolicy;
 use sandboxd_actors::builder::garbage_collection::Watermarks;
 use sandboxd_actors::builder::repository_image::Repository;
-use sandboxd_actors::builder::{BuilderLimits, Collecting, Workshop};
+use sandboxd_actors::builder::{BuilderLimits, BuilderSetup, Collecting};
 use sandboxd_actors::chat::{Rules, TeardownLimits, World};
 use sandboxd_actors::domain::container::MountPoints;
 use sandboxd_actors::domain::environment::Environment;
@@ -46,10 +46,10 @@ use sandboxd_actors::ports::chat_directories::DirectoryError;
 use sandboxd_actors::ports::clock::SystemClock;
 use sandboxd_actors::ports::engine::fake::FakeEngine;
 use sandboxd_actors::ports::engine::{EngineError, NetworkSpec};
-use sandboxd_actors::ports::guest::{Furnishing, Interiors, NotBegun, Started};
+use sandboxd_actors::ports::guest::{GuestSetup, Guests, NotBegun, Started};
 use sandboxd_actors::ports::images::fake::{FakeImages, FakeSources};
 use sandboxd_actors::reconciler::Trigger;
-use sandboxd_actors::sandboxes::{Rhythm, Sandboxes};
+use sandboxd_actors::sandboxes::{Intervals, Sandboxes};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
@@ -110,18 +110,17 @@ impl Service {
             max_lease: MAX_LEASE,
         };
         let file_system = FileSystem::new(&place.join("state"), &place.join("chats")).expect("a pool");
-        let interiors =
-            InteriorsOnDisk::open(&place.join("state"), Arc::default(), file_system.clone()).expect("a state");
+        let guests = GuestsOnDisk::open(&place.join("state"), Arc::default(), file_system.clone()).expect("a state");
         let policy = VolumePolicy::new(file_system.clone(), [place.join("volumes")], []).await.expect("a root");
         let syncs = Syncs::default();
-        let mut world = world(&place, engine.clone(), handle, rules, Arc::clone(&interiors), file_system.clone());
-        world.interiors = syncs.ending_with(world.interiors);
+        let mut world = world(&place, engine.clone(), handle, rules, Arc::clone(&guests), file_system.clone());
+        world.guests = syncs.ending_with(world.guests);
         let (instance, bounded) = (world.instance.clone(), world.engine.clone());
-        let rhythm = Rhythm { reap: Duration::from_millis(20), reconcile: Duration::from_secs(3600) };
+        let rhythm = Intervals { reap: Duration::from_millis(20), reconcile: Duration::from_secs(3600) };
         let images = FakeImages::new();
         images.add("sandbox:1", BTreeMap::new());
-        let workshop = Some(Arc::new(workshop(&images)));
-        let (sandboxes, _) = Sandboxes::start_with(world, contents, rhythm, workshop).await.expect("started");
+        let builder_setup = Some(Arc::new(builder_setup(&images)));
+        let (sandboxes, _) = Sandboxes::start_with(world, contents, rhythm, builder_setup).await.expect("started");
         sandboxes.reconcile(Trigger::Start, false).await.expect("listed");
         let doctor = Doctor {
             instance: instance.clone(),
@@ -144,8 +143,8 @@ impl Service {
         let handler = Handler {
             instance,
             sandboxes: sandboxes.clone(),
-            interiors,
-            stand_ins: StandIns::new(Arc::new(Closed), place.join("state")),
+            guests,
+            guests_via_engine: GuestsViaEngine::new(Arc::new(Closed), place.join("state")),
             engine: bounded,
             doctor,
             volumes: policy.clone(),
@@ -154,7 +153,7 @@ impl Service {
             languages: languages(&place),
             clock: Arc::new(SystemClock),
             max_lease: MAX_LEASE,
-            steering: Steering::default(),
+            attachments: Attachments::default(),
             syncs,
             started: Instant::now(),
         };
@@ -251,14 +250,14 @@ pub(crate) async fn is_usable(caller: &mut Caller) {
 
 /// Starts each sandbox's init as a process of this machine, for the fake engine starts none.
 struct LocalInits {
-    interiors: Arc<InteriorsOnDisk>,
+    guests: Arc<GuestsOnDisk>,
     running: Mutex<HashMap<SessionId, Child>>,
 }
 
 #[async_trait]
-impl Interiors for LocalInits {
-    async fn furnish(&self, session: SessionId, _: bool) -> Result<Option<Furnishing>, DirectoryError> {
-        let furnishing = self.interiors.furnish(session, false).await?.expect("an init");
+impl Guests for LocalInits {
+    async fn prepare(&self, session: SessionId, _: bool) -> Result<Option<GuestSetup>, DirectoryError> {
+        let furnishing = self.guests.prepare(session, false).await?.expect("an init");
         let [program, run] = [0, 1].map(|index| Path::new(furnishing.mounts[index].source.as_str()));
         let init = Command::new(program)
             .envs(furnishing.environment.iter().map(|(name, value)| (name, value)))
@@ -278,15 +277,15 @@ impl Interiors for LocalInits {
 
     async fn clear(&self, session: SessionId) {
         self.running.lock().expect("no panic").remove(&session);
-        self.interiors.clear(session).await;
+        self.guests.clear(session).await;
     }
 
     fn has_inherited(&self) -> bool {
-        self.interiors.has_inherited()
+        self.guests.has_inherited()
     }
 
     async fn retain(&self, known: &HashSet<SessionId>) {
-        self.interiors.retain(known).await;
+        self.guests.retain(known).await;
     }
 }
 
@@ -345,7 +344,7 @@ fn world(
     engine: FakeEngine,
     journal: JournalHandle,
     rules: Rules,
-    interiors: Arc<InteriorsOnDisk>,
+    guests: Arc<GuestsOnDisk>,
     file_system: FileSystem,
 ) -> World {
     let second = Duration::from_secs(1);
@@ -364,12 +363,12 @@ fn world(
     World {
         instance: "default".parse().expect("a name"),
         engine: Bounded::new(Arc::new(engine), limits),
-        turns: sandboxd_actors::engine::fair_queue::Turns::new(4),
+        turns: sandboxd_actors::engine::fair_queue::EngineQueue::new(4),
         queue_limit: Duration::from_secs(60),
         capacity: Default::default(),
         probe: Arc::new(NetworkProbe),
         directories: Arc::new(DirectoriesOnDisk::open(&place.join("chats"), file_system).expect("a root")),
-        interiors: Arc::new(LocalInits { interiors, running: Mutex::default() }),
+        guests: Arc::new(LocalInits { guests, running: Mutex::default() }),
         slots: Arc::new(sandboxd_actors::ports::slot::NoSlots),
         claims: Arc::default(),
         clock: Arc::new(SystemClock),
@@ -392,7 +391,7 @@ fn world(
 }
 
 /// Takes care of images in memory, among them that of one repository.
-fn workshop(images: &FakeImages) -> Workshop {
+fn builder_setup(images: &FakeImages) -> BuilderSetup {
     let (minute, hour) = (Duration::from_secs(60), Duration::from_secs(3600));
     let repository = Repository {
         name: "app".into(),
@@ -409,7 +408,7 @@ fn workshop(images: &FakeImages) -> Workshop {
         stale_after: hour,
         timeout: minute,
     };
-    Workshop {
+    BuilderSetup {
         instance: "default".parse().expect("a name"),
         images: Arc::new(images.clone()),
         sources: Arc::new(FakeSources::at("8f2b1c6d0e3a4f5b6c7d8e9f0a1b2c3d4e5f6a7b")),

@@ -114,7 +114,7 @@ pub fn because(built: Option<&Source>, head: &str, recipe: &str, forced: bool) -
 
 /// What is known of a repository beyond its image.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Standing {
+pub struct RepositoryState {
     /// When somebody last began to look, with whatever result.
     pub looked_at: Option<Timestamp>,
     /// When its image was last known to be up to date.
@@ -131,7 +131,7 @@ pub struct Failure {
     pub error: ImageError,
 }
 
-impl Standing {
+impl RepositoryState {
     pub fn is_due(&self, repository: &Repository, now: Timestamp) -> bool {
         self.looked_at.is_none_or(|at| passed(at, repository.every, now))
     }
@@ -221,7 +221,7 @@ mod tests {
     fn a_failure_is_kept_until_a_success_and_lets_the_image_go_stale() {
         let (repository, built_at) = (repository(), Utc::now());
         let later = |seconds| built_at + TimeDelta::seconds(seconds);
-        let mut standing = Standing::default();
+        let mut standing = RepositoryState::default();
         assert!(standing.is_due(&repository, built_at), "nobody has looked yet");
         standing.looks(built_at);
         standing.ended(Some("c1".into()), None, built_at);
@@ -240,7 +240,7 @@ mod tests {
         #[test]
         fn whatever_the_clock_does_a_look_comes_due(step in -1_000_000i64..1_000_000) {
             let (repository, start) = (repository(), Utc::now());
-            let mut standing = Standing::default();
+            let mut standing = RepositoryState::default();
             standing.looks(start);
             let stepped = start + TimeDelta::seconds(step);
             let waited = (0..=120).any(|seconds| standing.is_due(&repository, stepped + TimeDelta::seconds(seconds)));

@@ -35,7 +35,7 @@ impl Bench {
         let (images, sources) = (FakeImages::new(), FakeSources::at("c1"));
         images.add("base:1", BTreeMap::new());
         let seconds = Duration::from_secs;
-        let shop = Workshop {
+        let shop = BuilderSetup {
             instance: "one".parse().unwrap(),
             images: Arc::new(images.clone()),
             sources: Arc::new(sources.clone()),

@@ -8,9 +8,9 @@ use metrics::Unit;
 use tokio::sync::Semaphore;
 
 use super::job::Outcome;
-use super::{BuildRequest, Listed, Listing, Made, Pruned, RepositoryStatus, Workshop};
+use super::{BuildRequest, BuilderSetup, Listed, Listing, Made, Pruned, RepositoryStatus};
 use crate::builder::garbage_collection::{Needs, Occasion, Plan, freed, plan};
-use crate::builder::repository_image::{self, Repository, Standing};
+use crate::builder::repository_image::{self, Repository, RepositoryState};
 use crate::ports::images::labels::{Origin, Source};
 use crate::ports::images::{Build, Context, Disk, Image, ImageError, Layer, Reporter};
 
@@ -34,7 +34,7 @@ pub(super) fn describe_metrics() {
     metrics::counter!(COLLECTED).increment(0);
 }
 
-pub(super) async fn pull(shop: &Workshop, image: String, reporter: &Reporter) -> Outcome {
+pub(super) async fn pull(shop: &BuilderSetup, image: String, reporter: &Reporter) -> Outcome {
     let begun = Instant::now();
     let pulled = within(shop.limits.pull, &format!("pulling {image}"), shop.images.pull(&image, reporter)).await;
     let outcome = pulled.map(|id| Made { image, id, commit: None, changed: true });
@@ -44,7 +44,12 @@ pub(super) async fn pull(shop: &Workshop, image: String, reporter: &Reporter) ->
     outcome
 }
 
-pub(super) async fn build(shop: &Workshop, slots: &Semaphore, request: BuildRequest, reporter: &Reporter) -> Outcome {
+pub(super) async fn build(
+    shop: &BuilderSetup,
+    slots: &Semaphore,
+    request: BuildRequest,
+    reporter: &Reporter,
+) -> Outcome {
     let BuildRequest { tag, directory, dockerfile, arguments } = request;
     let origin = Origin { tag: tag.clone(), built_at: shop.clock.now(), source: None };
     let context = Context { directory, place: String::new(), files: BTreeMap::new() };
@@ -55,7 +60,7 @@ pub(super) async fn build(shop: &Workshop, slots: &Semaphore, request: BuildRequ
 }
 
 async fn run(
-    shop: &Workshop,
+    shop: &BuilderSetup,
     slots: &Semaphore,
     build: &Build,
     limit: Duration,
@@ -77,7 +82,7 @@ async fn run(
 /// Looks where a repository's branch is, and builds its image if that is not what it has. Answers the branch's commit,
 /// too, as far as it was found out.
 pub(super) async fn refresh(
-    shop: &Workshop,
+    shop: &BuilderSetup,
     slots: &Semaphore,
     repository: &Repository,
     force: bool,
@@ -97,7 +102,7 @@ pub(super) async fn refresh(
 }
 
 async fn bring_to(
-    shop: &Workshop,
+    shop: &BuilderSetup,
     slots: &Semaphore,
     repository: &Repository,
     head: &str,
@@ -144,18 +149,18 @@ async fn bring_to(
     Ok(Made { image: tag.clone(), id, commit: Some(checkout.commit), changed: true })
 }
 
-fn of_repository(image: &Image, shop: &Workshop, repository: &Repository) -> Option<Source> {
+fn of_repository(image: &Image, shop: &BuilderSetup, repository: &Repository) -> Option<Source> {
     let source = Origin::of(image, &shop.instance)?.source?;
     (source.repository == repository.name).then_some(source)
 }
 
-async fn inspect(shop: &Workshop, reference: &str) -> Result<Option<Image>, ImageError> {
+async fn inspect(shop: &BuilderSetup, reference: &str) -> Result<Option<Image>, ImageError> {
     within(shop.limits.ask, "looking for an image", shop.images.inspect(reference)).await
 }
 
 pub(super) async fn list(
-    shop: &Workshop,
-    standings: &BTreeMap<String, Standing>,
+    shop: &BuilderSetup,
+    standings: &BTreeMap<String, RepositoryState>,
     building: &BTreeSet<String>,
 ) -> Result<Listing, ImageError> {
     let images = within(shop.limits.ask, "listing images", shop.images.list()).await?;
@@ -193,7 +198,7 @@ pub(super) async fn list(
 }
 
 pub(super) async fn prune(
-    shop: &Workshop,
+    shop: &BuilderSetup,
     slots: &Semaphore,
     occasion: Occasion,
     dry_run: bool,
@@ -251,7 +256,7 @@ pub(super) async fn prune(
 }
 
 /// By image. They have to be looked up before any is removed.
-async fn layers(shop: &Workshop, images: Vec<Image>) -> Result<Vec<(String, Vec<Layer>)>, ImageError> {
+async fn layers(shop: &BuilderSetup, images: Vec<Image>) -> Result<Vec<(String, Vec<Layer>)>, ImageError> {
     let mut found = Vec::new();
     for image in images {
         let layers = within(shop.limits.ask, "looking up an image's layers", shop.images.layers(&image)).await?;
@@ -268,7 +273,7 @@ fn freed_by(images: &[Image], layers: Vec<(String, Vec<Layer>)>) -> u64 {
     freed(&without_ids(gone), &without_ids(kept))
 }
 
-async fn needs(shop: &Workshop) -> Result<Needs, ImageError> {
+async fn needs(shop: &BuilderSetup) -> Result<Needs, ImageError> {
     let bases = shop.repositories.values().flat_map(|repository| [&repository.base, &repository.tag]);
     let mut named = BTreeSet::new();
     for reference in shop.profiles.values().chain(bases).collect::<BTreeSet<_>>() {

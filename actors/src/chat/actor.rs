@@ -30,7 +30,7 @@ use crate::domain::sandbox::{Reason, Sandbox, Status};
 use crate::domain::snapshot::{Snapshot, SnapshotLabel};
 use crate::journal::{Change, Draft};
 use crate::ports::engine::Operation;
-use crate::root::{self, limits::Share};
+use crate::root::{self, limits::LimitKeys};
 
 pub type Answer<T> = RpcReplyPort<Result<T, SandboxError>>;
 
@@ -81,7 +81,7 @@ pub enum Message {
     /// The removal of the chat's directory is over.
     Purged,
     /// What nobody waits for is to be written down: answered once the journal has been given it.
-    WriteDown(RpcReplyPort<()>),
+    Flush(RpcReplyPort<()>),
     /// The service is about to end: answered once nothing is under way and all activity is written down.
     Settle(RpcReplyPort<()>),
     /// Whoever keeps the deadlines has lost them.
@@ -129,7 +129,7 @@ pub struct State {
     /// Cancelled once the removal of the chat's directory is over. A launch waits for that.
     purging: Option<CancellationToken>,
     /// What root counts it as.
-    share: Option<Share>,
+    share: Option<LimitKeys>,
     counted: CountedStatus,
     owing: CountedDebt,
 }
@@ -190,12 +190,12 @@ impl Actor for Chat {
                 state.step(&myself, Event::Request(request));
             }
             Message::Event(event) => state.step(&myself, *event),
-            Message::WriteDown(reply) => {
-                state.write_down(&myself);
+            Message::Flush(reply) => {
+                state.flush_unsaved(&myself);
                 let _ = reply.send(());
             }
             Message::Settle(reply) => {
-                state.write_down(&myself);
+                state.flush_unsaved(&myself);
                 state.settling.push(reply);
             }
             Message::Rearm => {
@@ -236,7 +236,7 @@ impl State {
         self.carry_out(myself, effects);
     }
 
-    fn write_down(&mut self, myself: &ActorRef<Message>) {
+    fn flush_unsaved(&mut self, myself: &ActorRef<Message>) {
         let unwritten = self.lifecycle.flush();
         self.carry_out(myself, unwritten.into_iter().collect());
     }
@@ -286,8 +286,8 @@ impl State {
                     self.world.journal.write_later(std::mem::take(&mut drafts));
                     self.write(myself, ticket, vec![Draft::Forget { chat: self.chat, session }]);
                 }
-                Effect::Note(sandbox) => drafts.push(Draft::Save(sandbox)),
-                Effect::NoteActivity { session, at } => {
+                Effect::SaveLater(sandbox) => drafts.push(Draft::Save(sandbox)),
+                Effect::SaveActivity { session, at } => {
                     drafts.push(Draft::Activity { chat: self.chat, session, at });
                 }
                 Effect::Arm { at } => self.tell_root(root::Message::Arm { chat: self.chat, at }),
@@ -360,7 +360,7 @@ impl State {
 
     /// Root counted what a caller asked for, if one did. What was found, or takes the place of another, may differ.
     fn tell_share(&mut self) {
-        let share = self.lifecycle.sandbox().map(Share::from);
+        let share = self.lifecycle.sandbox().map(LimitKeys::from);
         if share == self.share {
             return;
         }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use chrono::TimeDelta;
 
-use crate::chat::effects::discover::{Found, Liveness, Sighting};
+use crate::chat::effects::discover::{Found, LiveContainer, Liveness};
 use crate::domain::create_request::CreateRequest;
 use crate::domain::ids::{ContainerId, Generation, LeaseId, SessionId};
 use crate::domain::outcome::{Created, Deletion, Launch, NotSaved, RemovalError, SandboxError, StartFailure};
@@ -159,11 +159,11 @@ pub enum Event {
         generation: Generation,
     },
     /// The engine says that something happened to this container.
-    Stirred {
+    EngineEvent {
         container: ContainerId,
     },
     /// A listing showed this container of the chat alive, or none.
-    Seen(Option<Sighting>),
+    Seen(Option<LiveContainer>),
     /// The wall clock jumped by so much.
     ClockStepped {
         by: TimeDelta,
@@ -253,8 +253,8 @@ pub enum Effect {
         session: SessionId,
     },
     /// Writes the sandbox down, in its own time.
-    Note(Box<Sandbox>),
-    NoteActivity {
+    SaveLater(Box<Sandbox>),
+    SaveActivity {
         session: SessionId,
         at: Timestamp,
     },

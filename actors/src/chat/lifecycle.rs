@@ -77,7 +77,7 @@ pub struct Lifecycle {
     stragglers: usize,
     last_ticket: Ticket,
     /// Something happened to the container that a look under way, or the launch, may not have seen.
-    stirred: bool,
+    engine_event: bool,
     /// The clock took along what is on disk. It is written down when asked for: all chats at once would be too many.
     unwritten: bool,
     rules: Rules,
@@ -118,7 +118,7 @@ impl Lifecycle {
             failed_snapshots: Failures::default(),
             stragglers: 0,
             last_ticket: Ticket::default(),
-            stirred: false,
+            engine_event: false,
             unwritten: false,
             rules,
             effects: Vec::new(),
@@ -182,7 +182,7 @@ impl Lifecycle {
             Event::Switched { generation, result } => self.switched(generation, result, now),
             Event::Committed { generation, result } => self.committed(generation, result, now),
             Event::RestartDue { generation } => self.restart_due(generation),
-            Event::Stirred { container } => self.stirred(&container),
+            Event::EngineEvent { container } => self.engine_event(&container),
             Event::Seen(seen) => self.seen(seen.as_ref()),
             Event::ClockStepped { by } => self.clock_stepped(by),
         }
@@ -426,7 +426,7 @@ impl Lifecycle {
     /// Writes it down, with nobody waiting.
     fn note(&mut self, sandbox: &Sandbox) {
         let record = self.record(sandbox.clone());
-        self.effects.push(Effect::Note(record));
+        self.effects.push(Effect::SaveLater(record));
     }
 
     /// Writes it down; [`Event::Saved`] will tell.

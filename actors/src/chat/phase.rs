@@ -91,7 +91,7 @@ pub struct Running {
     /// When it is tried again to pause it, after that failed.
     pub(super) pause_again_at: Option<Timestamp>,
     /// Changes that wait to be on disk before anybody is told, oldest first.
-    pub(super) unsaved: Vec<Unsaved>,
+    pub(super) unsaved: Vec<UnsavedChange>,
     /// The last activity that was written down.
     pub(super) noted_activity: Timestamp,
     /// Restarts in a row before this run.
@@ -149,7 +149,7 @@ impl Switch {
 
 /// A change that was made and is not on disk yet.
 #[derive(Debug)]
-pub(super) struct Unsaved {
+pub(super) struct UnsavedChange {
     pub(super) ticket: Ticket,
     pub(super) waiter: WaiterId,
     /// What to go back to, should it not get there.

@@ -10,7 +10,7 @@ use crate::domain::ids::{ContainerName, InstanceName, SessionId};
 use crate::domain::labels::{SessionLabels, SlotLabels};
 use crate::domain::profile::{Limits, Network, Profile, User};
 use crate::ports::clock::Timestamp;
-use crate::ports::guest::Furnishing;
+use crate::ports::guest::GuestSetup;
 
 /// Everything an engine needs to know to create a container. What every sandbox has in common (all capabilities
 /// dropped, no new privileges, an init, never privileged) is the engine's part to apply and has no switch.
@@ -37,7 +37,7 @@ pub struct ContainerSpec {
 
 impl ContainerSpec {
     /// With what the service puts into every sandbox.
-    pub fn furnished(mut self, furnishing: Furnishing) -> Self {
+    pub fn prepared(mut self, furnishing: GuestSetup) -> Self {
         self.entry_point = Some(furnishing.entry_point);
         self.mounts.extend(furnishing.mounts);
         for (name, value) in furnishing.environment {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::domain::ended::Ended;
 use crate::domain::ids::{ChatId, ContainerId, LeaseId, SessionId, SnapshotId};
 use crate::domain::sandbox::{Reason, Sandbox, Status};
-use crate::engine::fair_queue::NoTurn;
+use crate::engine::fair_queue::QueueTimeout;
 use crate::ports::chat_directories::DirectoryError;
 use crate::ports::engine::{EngineError, Exit};
 
@@ -76,7 +76,7 @@ pub enum Deletion {
 
 /// Of what there is no more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Scarce {
+pub enum LimitKind {
     /// Of all chats together.
     Sandboxes,
     /// Of the profile.
@@ -87,26 +87,26 @@ pub enum Scarce {
     Agent,
 }
 
-impl Scarce {
-    pub const ALL: [Scarce; 4] = [Scarce::Sandboxes, Scarce::Profile, Scarce::Workspace, Scarce::Agent];
+impl LimitKind {
+    pub const ALL: [LimitKind; 4] = [LimitKind::Sandboxes, LimitKind::Profile, LimitKind::Workspace, LimitKind::Agent];
 
     pub fn as_str(self) -> &'static str {
         match self {
-            Scarce::Sandboxes => "sandboxes",
-            Scarce::Profile => "profile",
-            Scarce::Workspace => "workspace",
-            Scarce::Agent => "agent",
+            LimitKind::Sandboxes => "sandboxes",
+            LimitKind::Profile => "profile",
+            LimitKind::Workspace => "workspace",
+            LimitKind::Agent => "agent",
         }
     }
 }
 
-impl std::fmt::Display for Scarce {
+impl std::fmt::Display for LimitKind {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
-            Scarce::Sandboxes => "the service has as many sandboxes as it may have,",
-            Scarce::Profile => "its profile has as many sandboxes as it may have,",
-            Scarce::Workspace => "its workspace has as many sandboxes as it may have,",
-            Scarce::Agent => "its agent has as many sandboxes as it may have,",
+            LimitKind::Sandboxes => "the service has as many sandboxes as it may have,",
+            LimitKind::Profile => "its profile has as many sandboxes as it may have,",
+            LimitKind::Workspace => "its workspace has as many sandboxes as it may have,",
+            LimitKind::Agent => "its agent has as many sandboxes as it may have,",
         })
     }
 }
@@ -158,7 +158,7 @@ pub enum SandboxError {
     Recovering { chat: ChatId, retry_after: Duration },
     /// There are as many sandboxes as there may be.
     #[error("chat {chat} cannot have a sandbox now: {what} {limit}")]
-    AdmissionDenied { chat: ChatId, what: Scarce, limit: usize, retry_after: Duration },
+    AdmissionDenied { chat: ChatId, what: LimitKind, limit: usize, retry_after: Duration },
     #[error("the service is shutting down")]
     ShuttingDown,
     /// A deadline that only a defect can exceed.
@@ -194,7 +194,7 @@ pub enum StartFailure {
     PredecessorRemains(RemovalError),
     /// Nothing was begun.
     #[error(transparent)]
-    NoTurn(#[from] NoTurn),
+    QueueTimeout(#[from] QueueTimeout),
     /// What is not on disk is not promised.
     #[error(transparent)]
     NotSaved(#[from] NotSaved),

@@ -135,7 +135,7 @@ impl Bounded {
                 Err(_) => return answer,
                 Ok(()) => {
                     let message = "the engine reports the container as removed and still shows it".to_owned();
-                    return Err(EngineError::Nonsense { operation: Operation::Remove, message });
+                    return Err(EngineError::InvalidResponse { operation: Operation::Remove, message });
                 }
             }
         }
@@ -298,9 +298,9 @@ impl Straggler {
 }
 
 fn claimed(answer: Result<Result<Unclaimed, EngineError>, JoinError>) -> Result<ContainerId, EngineError> {
-    let nonsense =
-        |error: JoinError| EngineError::Nonsense { operation: Operation::Create, message: error.to_string() };
-    answer.map_err(nonsense)?.map(Unclaimed::claim)
+    let invalid_response =
+        |error: JoinError| EngineError::InvalidResponse { operation: Operation::Create, message: error.to_string() };
+    answer.map_err(invalid_response)?.map(Unclaimed::claim)
 }
 
 impl Unclaimed {

@@ -12,7 +12,7 @@ use crate::domain::labels;
 use crate::domain::snapshot::{Snapshot, SnapshotOrigin};
 use crate::pool::claims::Claims;
 use crate::ports::clock::Timestamp;
-use crate::ports::engine::events::{EngineEvent, EngineEvents, Whose};
+use crate::ports::engine::events::{EngineEvent, EngineEvents, EventSubject};
 use crate::ports::engine::logs::{EngineLogs, LogRange};
 use crate::ports::engine::{Engine, EngineError, EngineIdentity, NetworkSpec, Observed, SnapshotRemoval};
 use async_trait::async_trait;
@@ -106,8 +106,8 @@ impl Engine for ClaimedLabels {
     async fn watch(&self, instance: &InstanceName) -> Result<EngineEvents, EngineError> {
         let claims = Arc::clone(&self.claims);
         let shown = move |whose| match whose {
-            Whose::Slot(slot) => claims.of_slot(slot).map_or(whose, |claim| Whose::Chat(claim.chat)),
-            Whose::Chat(_) => whose,
+            EventSubject::Slot(slot) => claims.of_slot(slot).map_or(whose, |claim| EventSubject::Chat(claim.chat)),
+            EventSubject::Chat(_) => whose,
         };
         let events = self.inner.watch(instance).await?;
         let relabelled = move |event: Result<EngineEvent, EngineError>| match event {

@@ -25,7 +25,7 @@ const PATIENCE: Duration = Duration::from_millis(50);
 
 /// On whose behalf a turn is taken.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Party {
+pub enum Tenant {
     /// All of its agents together.
     Workspace(WorkspaceId),
     /// One whose chat is in no workspace.
@@ -34,7 +34,7 @@ pub enum Party {
     Service,
 }
 
-impl Party {
+impl Tenant {
     pub fn of(request: &CreateRequest) -> Self {
         Self::named(request.workspace, &request.agent)
     }
@@ -44,22 +44,22 @@ impl Party {
     }
 
     fn named(workspace: Option<WorkspaceId>, agent: &AgentId) -> Self {
-        workspace.map_or_else(|| Party::Agent(agent.clone()), Party::Workspace)
+        workspace.map_or_else(|| Tenant::Agent(agent.clone()), Tenant::Workspace)
     }
 }
 
 #[derive(Debug, Clone)]
-pub struct Turns {
+pub struct EngineQueue {
     queue: Arc<Mutex<Queue>>,
     all: usize,
 }
 
 /// Who waits; no sandbox's life is decided here.
-type Queue = FairQueue<oneshot::Sender<Turn>>;
+type Queue = FairQueue<oneshot::Sender<EnginePermit>>;
 
 /// Held for as long as the engine is at work.
 #[derive(Debug)]
-pub struct Turn {
+pub struct EnginePermit {
     queue: Arc<Mutex<Queue>>,
     lane: Lane,
 }
@@ -67,21 +67,21 @@ pub struct Turn {
 /// Nobody had a turn to give in time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the engine had no time for it within {0:?}")]
-pub struct NoTurn(pub Duration);
+pub struct QueueTimeout(pub Duration);
 
-impl Turns {
+impl EngineQueue {
     pub fn new(all: usize) -> Self {
         Self { queue: Arc::new(Mutex::new(FairQueue::new(all))), all }
     }
 
     /// However long it takes.
-    pub async fn take(&self, lane: Lane, party: Party) -> Turn {
+    pub async fn take(&self, lane: Lane, tenant: Tenant) -> EnginePermit {
         loop {
             if let Some(turn) = self.at_once(lane) {
                 return turn;
             }
             let (given, turn) = oneshot::channel();
-            lock(&self.queue).wait(lane, party.clone(), given);
+            lock(&self.queue).wait(lane, tenant.clone(), given);
             hand_out(&self.queue);
             // The other end is dropped only with the whole queue.
             if let Ok(turn) = turn.await {
@@ -90,12 +90,12 @@ impl Turns {
         }
     }
 
-    pub async fn take_within(&self, limit: Duration, lane: Lane, party: Party) -> Result<Turn, NoTurn> {
-        tokio::time::timeout(limit, self.take(lane, party)).await.map_err(|_| NoTurn(limit))
+    pub async fn take_within(&self, limit: Duration, lane: Lane, tenant: Tenant) -> Result<EnginePermit, QueueTimeout> {
+        tokio::time::timeout(limit, self.take(lane, tenant)).await.map_err(|_| QueueTimeout(limit))
     }
 
     /// Once at least half of them are free.
-    pub async fn take_in_a_quiet_moment(&self) -> Turn {
+    pub async fn take_in_a_quiet_moment(&self) -> EnginePermit {
         loop {
             let quiet = lock(&self.queue).free() * 2 >= self.all;
             if quiet && let Some(turn) = self.at_once(Lane::Start) {
@@ -105,9 +105,9 @@ impl Turns {
         }
     }
 
-    fn at_once(&self, lane: Lane) -> Option<Turn> {
+    fn at_once(&self, lane: Lane) -> Option<EnginePermit> {
         let taken = lock(&self.queue).take_at_once(lane);
-        taken.then(|| Turn { queue: Arc::clone(&self.queue), lane })
+        taken.then(|| EnginePermit { queue: Arc::clone(&self.queue), lane })
     }
 }
 
@@ -117,11 +117,11 @@ fn hand_out(queue: &Arc<Mutex<Queue>>) {
         let next = lock(queue).next(oneshot::Sender::is_closed);
         let Some((lane, waiter)) = next else { return };
         // A turn that nobody takes is given back by being dropped, which comes here again.
-        let _ = waiter.send(Turn { queue: Arc::clone(queue), lane });
+        let _ = waiter.send(EnginePermit { queue: Arc::clone(queue), lane });
     }
 }
 
-impl Drop for Turn {
+impl Drop for EnginePermit {
     fn drop(&mut self) {
         lock(&self.queue).give_back(self.lane);
         hand_out(&self.queue);
@@ -139,44 +139,44 @@ mod tests {
     use crate::domain::create_request::tests::request;
     use futures_util::FutureExt;
 
-    fn party(agent: &str) -> Party {
-        Party::Agent(agent.parse().unwrap())
+    fn tenant(agent: &str) -> Tenant {
+        Tenant::Agent(agent.parse().unwrap())
     }
 
-    fn in_workspace(agent: &str, workspace: &str) -> Party {
+    fn in_workspace(agent: &str, workspace: &str) -> Tenant {
         let (agent, workspace) = (agent.parse().unwrap(), Some(workspace.parse().unwrap()));
-        Party::of(&CreateRequest { agent, workspace, ..request() })
+        Tenant::of(&CreateRequest { agent, workspace, ..request() })
     }
 
     #[tokio::test(start_paused = true)]
     async fn what_nobody_waits_for_leaves_half_of_the_turns_to_others() {
-        let turns = Turns::new(4);
-        let first = turns.take(Lane::Start, party("any")).await;
+        let turns = EngineQueue::new(4);
+        let first = turns.take(Lane::Start, tenant("any")).await;
         let _second = turns.take_in_a_quiet_moment().await;
         let _third = turns.take_in_a_quiet_moment().await;
         assert!(turns.take_in_a_quiet_moment().now_or_never().is_none());
-        let _fourth = turns.take(Lane::Start, party("any")).await;
+        let _fourth = turns.take(Lane::Start, tenant("any")).await;
         drop(first);
         assert!(turns.take_in_a_quiet_moment().now_or_never().is_none(), "one of four is not enough");
     }
 
     #[tokio::test(start_paused = true)]
     async fn with_one_turn_there_are_quiet_moments_too() {
-        let turns = Turns::new(1);
+        let turns = EngineQueue::new(1);
         drop(turns.take_in_a_quiet_moment().await);
-        let _busy = turns.take(Lane::Start, party("any")).await;
+        let _busy = turns.take(Lane::Start, tenant("any")).await;
         assert!(turns.take_in_a_quiet_moment().now_or_never().is_none());
     }
 
     /// The names in the order in which they were served who asked in this order, with one turn for all.
-    async fn served<const N: usize>(asked: [(&'static str, Party); N]) -> Vec<&'static str> {
-        let turns = Turns::new(1);
-        let busy = turns.take(Lane::Start, party("any")).await;
+    async fn served<const N: usize>(asked: [(&'static str, Tenant); N]) -> Vec<&'static str> {
+        let turns = EngineQueue::new(1);
+        let busy = turns.take(Lane::Start, tenant("any")).await;
         let (told, mut order) = tokio::sync::mpsc::unbounded_channel();
-        for (name, party) in asked {
+        for (name, tenant) in asked {
             let (turns, told) = (turns.clone(), told.clone());
             tokio::spawn(async move {
-                let turn = turns.take_within(Duration::from_secs(60), Lane::Start, party).await.unwrap();
+                let turn = turns.take_within(Duration::from_secs(60), Lane::Start, tenant).await.unwrap();
                 told.send(name).unwrap();
                 tokio::time::sleep(Duration::from_secs(1)).await;
                 drop(turn);
@@ -193,7 +193,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn whoever_asks_for_much_waits_behind_themselves() {
-        let asked = ["many", "many", "many", "one", "other", "other"].map(|name| (name, party(name)));
+        let asked = ["many", "many", "many", "one", "other", "other"].map(|name| (name, tenant(name)));
         assert_eq!(served(asked).await, ["many", "one", "other", "many", "other", "many"]);
     }
 
@@ -205,7 +205,7 @@ mod tests {
             ("mine", in_workspace("second", mine)),
             ("mine", in_workspace("third", mine)),
             ("yours", in_workspace("first", yours)),
-            ("nobody's", party("first")),
+            ("nobody's", tenant("first")),
         ];
         assert_eq!(served(asked).await, ["mine", "yours", "nobody's", "mine", "mine"]);
     }
@@ -213,23 +213,23 @@ mod tests {
     #[test]
     fn an_agent_that_is_called_like_a_workspace_is_another_party() {
         let workspace = "8f14e45f-ceea-467f-9a36-dcc2b7c0f3a1";
-        assert_ne!(in_workspace("agent", workspace), party(workspace));
+        assert_ne!(in_workspace("agent", workspace), tenant(workspace));
         assert_eq!(in_workspace("agent", workspace), in_workspace("another", &workspace.to_uppercase()));
     }
 
     #[tokio::test(start_paused = true)]
     async fn who_gives_up_loses_no_turn_to_anybody() {
-        let turns = Turns::new(1);
-        let busy = turns.take(Lane::Start, party("any")).await;
+        let turns = EngineQueue::new(1);
+        let busy = turns.take(Lane::Start, tenant("any")).await;
         let limit = Duration::from_secs(1);
-        assert_eq!(turns.take_within(limit, Lane::Start, party("late")).await.map(drop), Err(NoTurn(limit)));
+        assert_eq!(turns.take_within(limit, Lane::Start, tenant("late")).await.map(drop), Err(QueueTimeout(limit)));
         let patient = tokio::spawn({
             let turns = turns.clone();
-            async move { turns.take_within(Duration::from_secs(60), Lane::Start, party("patient")).await.map(drop) }
+            async move { turns.take_within(Duration::from_secs(60), Lane::Start, tenant("patient")).await.map(drop) }
         });
         tokio::task::yield_now().await;
         drop(busy);
         assert_eq!(patient.await.unwrap(), Ok(()));
-        drop(turns.take(Lane::Start, party("any")).now_or_never().expect("all turns are free again"));
+        drop(turns.take(Lane::Start, tenant("any")).now_or_never().expect("all turns are free again"));
     }
 }

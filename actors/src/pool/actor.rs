@@ -9,14 +9,14 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::start::{NotStarted, start};
-use super::{Status, Tally};
+use super::{PoolCounters, Status};
 use crate::chat::World;
 use crate::domain::container::{places, spec_hash};
 use crate::domain::ids::{ChatId, ContainerId, SlotId};
 use crate::domain::labels::{SessionLabels, SlotLabels};
 use crate::domain::profile::Profile;
-use crate::engine::fair_queue::{Lane, Party};
-use crate::pool::inventory::{Counts, Hinted, Shelf};
+use crate::engine::fair_queue::{Lane, Tenant};
+use crate::pool::inventory::{Counts, Hinted, Inventory};
 use crate::ports::clock::Timestamp;
 use crate::ports::engine::{ContainerState, Observed};
 use crate::ports::slot::{LateBinding, Slot};
@@ -62,7 +62,7 @@ pub enum Message {
         stray: bool,
     },
     /// The engine says that something happened to the container of a slot.
-    Stirred {
+    EngineEvent {
         slot: SlotId,
     },
     /// The engine holds these slots of the profile, or held them a moment ago, and no others.
@@ -104,7 +104,7 @@ pub struct Arguments {
 pub struct State {
     world: Arc<World>,
     profile: Arc<Profile>,
-    shelf: Shelf,
+    inventory: Inventory,
     late_binding: Result<LateBinding, String>,
     /// It is known which slots there are already.
     surveyed: bool,
@@ -113,7 +113,7 @@ pub struct State {
     last_claim: Option<Timestamp>,
     image_looked_at: Option<Timestamp>,
     last_error: Option<String>,
-    tally: Tally,
+    tally: PoolCounters,
     /// Those who wait for the end of what is on its way, after which nothing else is begun.
     settling: Vec<RpcReplyPort<()>>,
     /// Callers that wait until no slot is left.
@@ -134,13 +134,13 @@ impl Actor for Pool {
     async fn pre_start(&self, myself: ActorRef<Message>, arguments: Arguments) -> Result<State, ActorProcessingErr> {
         let Arguments { world, profile, is_successor, is_drained } = arguments;
         let now = world.clock.now();
-        let mut shelf = Shelf::new(profile.pool);
+        let mut inventory = Inventory::new(profile.pool);
         if is_drained {
-            shelf.drain();
+            inventory.drain();
         }
         myself.send_after(TICK, || Message::Tick);
         Ok(State {
-            shelf,
+            inventory,
             late_binding: late_binding(&world, &profile),
             surveyed: false,
             strays_from: if is_successor { now + CLAIM_GRACE } else { now },
@@ -149,7 +149,7 @@ impl Actor for Pool {
             last_claim: None,
             image_looked_at: None,
             last_error: None,
-            tally: Tally::default(),
+            tally: PoolCounters::default(),
             settling: Vec::new(),
             draining: Vec::new(),
             removing: 0,
@@ -170,25 +170,25 @@ impl Actor for Pool {
             Message::Settled { slot, container, bound } => state.settled(slot, container, bound),
             Message::Came { slot, outcome } => state.came(slot, outcome),
             Message::NotFree { slot, container, stray } => state.not_free(slot, container, stray),
-            Message::Stirred { slot } => state.stirred(slot),
+            Message::EngineEvent { slot } => state.engine_event(slot),
             Message::Listed { slots } => {
                 state.surveyed = true;
                 for (labels, observed) in slots {
                     state.listed(&myself, labels, observed);
                 }
             }
-            Message::Image(image) => state.shelf.image_is(image),
+            Message::Image(image) => state.inventory.image_is(image),
             Message::Hint { chat, ttl, hinted } => {
                 let _ = hinted.send(state.hint(chat, ttl));
                 state.keep(&myself);
             }
             Message::Status(status) => drop(status.send(state.status())),
             Message::Drain(reply) => {
-                state.shelf.drain();
+                state.inventory.drain();
                 state.keep(&myself);
                 state.draining.push(reply);
             }
-            Message::Fill => state.shelf.fill(),
+            Message::Fill => state.inventory.fill(),
             Message::Removed => state.removing -= 1,
             Message::Settle(reply) => {
                 state.closed.cancel();
@@ -201,8 +201,8 @@ impl Actor for Pool {
             }
         }
         while state.tasks.try_join_next().is_some() {}
-        let Counts { free, coming, .. } = state.shelf.counts();
-        if free + coming + state.removing == 0 || !state.shelf.is_drained() {
+        let Counts { free, coming, .. } = state.inventory.counts();
+        if free + coming + state.removing == 0 || !state.inventory.is_drained() {
             state.draining.drain(..).for_each(|reply| drop(reply.send(())));
         }
         if coming == 0 {
@@ -232,7 +232,7 @@ impl State {
     fn claim(&mut self, chat: ChatId, answer: RpcReplyPort<Option<Slot>>) {
         let now = self.now();
         self.last_claim = Some(now);
-        let claimed = self.shelf.claim(chat, now);
+        let claimed = self.inventory.claim(chat, now);
         if claimed.was_hinted {
             self.tally.hints_hit += 1;
             self.count("sandboxd_hints_total", "outcome", "hit");
@@ -241,7 +241,7 @@ impl State {
         if claimed.slot.is_some() {
             self.tally.hits += 1;
             self.count("sandboxd_pool_claims_total", "result", "hit");
-        } else if self.shelf.target() > 0 {
+        } else if self.inventory.target() > 0 {
             self.tally.misses += 1;
             self.count("sandboxd_pool_claims_total", "result", "miss");
         }
@@ -253,14 +253,14 @@ impl State {
 
     fn settled(&mut self, slot: SlotId, container: ContainerId, bound: bool) {
         if bound {
-            self.shelf.settled(slot);
+            self.inventory.settled(slot);
         } else {
             self.spoil(slot, container);
         }
     }
 
     fn spoil(&mut self, slot: SlotId, container: ContainerId) {
-        self.shelf.settled(slot);
+        self.inventory.settled(slot);
         self.tally.spoiled += 1;
         self.count("sandboxd_pool_claims_total", "result", "spoiled");
         self.discard(slot, container);
@@ -272,20 +272,20 @@ impl State {
                 tracing::debug!(slot.id = %slot.id, container.id = %slot.container, profile = %self.profile.name, "a slot is ready");
                 self.count("sandboxd_pool_slots_started_total", "result", "ok");
                 self.last_error = None;
-                self.shelf.came(slot);
+                self.inventory.came(slot);
             }
             Err(error) => {
                 tracing::warn!(slot.id = %slot, profile = %self.profile.name, %error, "a slot did not start");
                 self.count("sandboxd_pool_slots_started_total", "result", "failed");
                 self.last_error = Some(error);
                 let now = self.now();
-                self.shelf.failed(slot, now);
+                self.inventory.failed(slot, now);
             }
         }
     }
 
-    fn stirred(&mut self, slot: SlotId) {
-        if let Some(slot) = self.shelf.died(slot) {
+    fn engine_event(&mut self, slot: SlotId) {
+        if let Some(slot) = self.inventory.died(slot) {
             tracing::info!(slot.id = %slot.id, profile = %self.profile.name, "a slot ended by itself or was meddled with");
             self.retired("died");
             self.discard(slot.id, slot.container);
@@ -295,16 +295,16 @@ impl State {
     /// A slot that is known is dealt with already. Another one is taken over, if it is as good as a new one.
     fn listed(&mut self, myself: &ActorRef<Message>, labels: SlotLabels, observed: Observed) {
         let slot = labels.slot;
-        if self.shelf.knows(slot) {
+        if self.inventory.knows(slot) {
             if observed.state != ContainerState::Running {
-                self.stirred(slot);
+                self.engine_event(slot);
             }
             return;
         }
         let same = labels.spec_hash == spec_hash(&self.profile, &self.world.mounts);
         let running = observed.state == ContainerState::Running;
         if same && running && self.late_binding.is_ok() {
-            self.shelf.coming(slot);
+            self.inventory.coming(slot);
             let (world, myself) = (Arc::clone(&self.world), myself.clone());
             self.tasks.spawn(async move {
                 let is_free = world.slots.is_free(slot).await;
@@ -329,7 +329,7 @@ impl State {
     }
 
     fn not_free(&mut self, slot: SlotId, container: ContainerId, stray: bool) {
-        self.shelf.settled(slot);
+        self.inventory.settled(slot);
         if stray {
             self.stray(slot, container);
         }
@@ -346,10 +346,10 @@ impl State {
         if let Err(why) = &self.late_binding {
             return Err(why.clone());
         }
-        if self.shelf.is_drained() {
+        if self.inventory.is_drained() {
             return Err("the pool is drained (pool.fill ends that)".to_owned());
         }
-        let hinted = self.shelf.hint(chat, ttl, self.now());
+        let hinted = self.inventory.hint(chat, ttl, self.now());
         if let Hinted::OverBudget { .. } = hinted {
             self.count("sandboxd_hints_total", "outcome", "refused");
         }
@@ -359,18 +359,23 @@ impl State {
     /// Brings what there is towards what is wanted, one step.
     fn keep(&mut self, myself: &ActorRef<Message>) {
         let now = self.now();
-        for _ in 0..self.shelf.expire_hints(now) {
+        for _ in 0..self.inventory.expire_hints(now) {
             self.tally.hints_wasted += 1;
             self.count("sandboxd_hints_total", "outcome", "wasted");
         }
-        for (slot, why) in self.shelf.retire(now) {
+        for (slot, why) in self.inventory.retire(now) {
             self.retired(why.as_str());
             self.discard(slot.id, slot.container);
         }
-        let quiet = self.last_claim.is_none_or(|claim| now - claim >= QUIET) || self.shelf.is_low();
-        if self.late_binding.is_ok() && self.surveyed && !self.closed.is_cancelled() && quiet && self.shelf.wants(now) {
+        let quiet = self.last_claim.is_none_or(|claim| now - claim >= QUIET) || self.inventory.is_low();
+        if self.late_binding.is_ok()
+            && self.surveyed
+            && !self.closed.is_cancelled()
+            && quiet
+            && self.inventory.wants(now)
+        {
             let slot = SlotId::random();
-            self.shelf.coming(slot);
+            self.inventory.coming(slot);
             let (world, profile, myself) = (Arc::clone(&self.world), Arc::clone(&self.profile), myself.clone());
             let closed = self.closed.clone();
             self.tasks.spawn(async move {
@@ -378,7 +383,7 @@ impl State {
                 let _ = myself.cast(Message::Came { slot, outcome });
             });
         }
-        let is_kept = self.shelf.target() + self.shelf.counts().free > 0 && self.late_binding.is_ok();
+        let is_kept = self.inventory.target() + self.inventory.counts().free > 0 && self.late_binding.is_ok();
         if is_kept && self.image_looked_at.is_none_or(|looked| now - looked >= IMAGE_LOOK) {
             self.image_looked_at = Some(now);
             let (world, profile, myself) = (Arc::clone(&self.world), Arc::clone(&self.profile), myself.clone());
@@ -403,15 +408,15 @@ impl State {
     fn status(&self) -> Status {
         Status {
             profile: self.profile.name.clone(),
-            target: self.shelf.target(),
-            slots: self.shelf.counts(),
-            is_drained: self.shelf.is_drained(),
+            target: self.inventory.target(),
+            slots: self.inventory.counts(),
+            is_drained: self.inventory.is_drained(),
             removing: self.removing,
-            hints: self.shelf.hints(),
-            image_id: self.shelf.image().map(str::to_owned),
+            hints: self.inventory.hints(),
+            image_id: self.inventory.image().map(str::to_owned),
             late_binding: self.late_binding.clone(),
             last_error: self.last_error.clone(),
-            retry_at: self.shelf.not_before(),
+            retry_at: self.inventory.not_before(),
             tally: self.tally,
         }
     }
@@ -425,7 +430,7 @@ impl State {
     }
 
     fn publish(&self) {
-        let counts = self.shelf.counts();
+        let counts = self.inventory.counts();
         for (state, count) in [("free", counts.free), ("coming", counts.coming), ("taken", counts.taken)] {
             metrics::gauge!("sandboxd_pool_slots", "profile" => self.profile.name.to_string(), "state" => state)
                 .set(count as f64);
@@ -439,7 +444,7 @@ async fn discard(world: &World, slot: SlotId, container: ContainerId) {
     loop {
         // A drain removes hundreds at once, and callers wait for the same engine. Each try has a turn of its own: slots
         // that cannot be removed would keep all turns for ever.
-        let turn = world.turns.take(Lane::Expiry, Party::Service).await;
+        let turn = world.turns.take(Lane::Expiry, Tenant::Service).await;
         let is_gone = match world.engine.inspect(container.as_str()).await {
             // What is a chat's by now is shown with the chat's labels.
             Ok(Some(seen)) if SessionLabels::decode(&seen.labels).is_ok() => return,

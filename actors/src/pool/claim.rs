@@ -101,15 +101,15 @@ async fn bind(
         let same = image.as_deref() == Some(slot.image_id.as_str());
         if same { Ok(()) } else { Err(NotBound("its image was rebuilt meanwhile".to_owned())) }
     };
-    let furnish = async {
+    let prepare = async {
         let directory = world.directories.prepare(request.chat, request.profile.user).await.map_err(not_bound)?;
         let binding = compose_binding(&world.instance, &world.mounts, request, directory, session, created_at);
         world.slots.bind(slot.id, session, &binding).await?;
         Ok(binding)
     };
     // All of them to their end: what is given up must not be changed any more.
-    let (current, furnished) = tokio::join!(is_current, furnish);
-    let binding = furnished?;
+    let (current, prepared) = tokio::join!(is_current, prepare);
+    let binding = prepared?;
     current.map(|()| binding)
 }
 

@@ -21,7 +21,7 @@ const LONGEST_PAUSE: TimeDelta = TimeDelta::minutes(1);
 const AGEING: i32 = 9;
 
 #[derive(Debug)]
-pub struct Shelf {
+pub struct Inventory {
     targets: PoolTargets,
     slots: BTreeMap<SlotId, Stage>,
     /// Which image the profile's name stands for, once that is known.
@@ -95,7 +95,7 @@ pub struct Claimed {
     pub was_hinted: bool,
 }
 
-impl Shelf {
+impl Inventory {
     pub fn new(targets: PoolTargets) -> Self {
         Self {
             targets,

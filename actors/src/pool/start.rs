@@ -38,8 +38,8 @@ pub(super) async fn start(
         created_at,
     };
     let places = places(&world.mounts);
-    let furnishing = world.slots.furnish(id, &places).await.map_err(failed)?;
-    let spec = compose_slot(&world.mounts, profile, &labels).furnished(furnishing);
+    let furnishing = world.slots.prepare(id, &places).await.map_err(failed)?;
+    let spec = compose_slot(&world.mounts, profile, &labels).prepared(furnishing);
     let container = match world.engine.create(spec).outcome(std::future::pending()).await {
         Ok(container) => container,
         Err((error, straggler)) => {

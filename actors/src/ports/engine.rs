@@ -193,7 +193,7 @@ pub enum EngineError {
     Refused { operation: Operation, message: String },
     /// It answered something that an engine does not answer.
     #[error("the engine's answer to {operation} makes no sense: {message}")]
-    Nonsense { operation: Operation, message: String },
+    InvalidResponse { operation: Operation, message: String },
 }
 
 impl EngineError {
@@ -209,7 +209,7 @@ impl EngineError {
 
     /// The engine may have done, or may yet do, what it was asked to.
     pub fn may_have_happened(&self) -> bool {
-        matches!(self, Self::Interrupted { .. } | Self::TimedOut { .. } | Self::Nonsense { .. })
+        matches!(self, Self::Interrupted { .. } | Self::TimedOut { .. } | Self::InvalidResponse { .. })
     }
 
     /// For a metric's label and `error.type`.
@@ -222,7 +222,7 @@ impl EngineError {
             Self::ImageNotFound { .. } => "image_not_found",
             Self::NoSuchContainer { .. } => "no_such_container",
             Self::Refused { .. } => "refused",
-            Self::Nonsense { .. } => "nonsense",
+            Self::InvalidResponse { .. } => "invalid_response",
         }
     }
 }

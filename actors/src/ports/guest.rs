@@ -10,10 +10,10 @@ use crate::domain::ids::{ContainerId, SessionId};
 use crate::ports::chat_directories::DirectoryError;
 
 #[async_trait]
-pub trait Interiors: Send + Sync + 'static {
+pub trait Guests: Send + Sync + 'static {
     /// Makes ready what the sandbox is to have. `None`: nothing is put into it, and only the engine reaches its inside.
-    /// With `waits`, its program starts with [`Interiors::begin`].
-    async fn furnish(&self, session: SessionId, waits: bool) -> Result<Option<Furnishing>, DirectoryError>;
+    /// With `waits`, its program starts with [`Guests::begin`].
+    async fn prepare(&self, session: SessionId, waits: bool) -> Result<Option<GuestSetup>, DirectoryError>;
 
     /// Lets the program of a sandbox start, once it is certain that the sandbox has its caller's volume. An engine looks
     /// the volume's path up by itself, so another directory may have taken its place since it was checked.
@@ -62,7 +62,7 @@ pub enum NotBegun {
 
 /// What the service puts into a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Furnishing {
+pub struct GuestSetup {
     /// The program, as a path inside, that is started first and starts the image's own.
     pub entry_point: String,
     pub mounts: Vec<Mount>,
@@ -71,11 +71,11 @@ pub struct Furnishing {
 
 /// Puts nothing into sandboxes.
 #[derive(Debug, Clone, Copy)]
-pub struct Unfurnished;
+pub struct NoGuestSetup;
 
 #[async_trait]
-impl Interiors for Unfurnished {
-    async fn furnish(&self, _: SessionId, _: bool) -> Result<Option<Furnishing>, DirectoryError> {
+impl Guests for NoGuestSetup {
+    async fn prepare(&self, _: SessionId, _: bool) -> Result<Option<GuestSetup>, DirectoryError> {
         Ok(None)
     }
 

@@ -19,7 +19,7 @@ use crate::domain::ids::{ContainerId, SessionId, SlotId};
 use crate::pool::claims::Claim;
 use crate::ports::chat_directories::DirectoryError;
 use crate::ports::clock::Timestamp;
-use crate::ports::guest::Furnishing;
+use crate::ports::guest::GuestSetup;
 
 #[async_trait]
 pub trait Slots: Send + Sync + 'static {
@@ -27,7 +27,7 @@ pub trait Slots: Send + Sync + 'static {
     fn late_binding(&self) -> Result<LateBinding, String>;
 
     /// Makes ready what the slot is to have, with a place for what is mounted later at each of `places`.
-    async fn furnish(&self, slot: SlotId, places: &[String]) -> Result<Furnishing, DirectoryError>;
+    async fn prepare(&self, slot: SlotId, places: &[String]) -> Result<GuestSetup, DirectoryError>;
 
     /// Resolves once the slot waits to be bound, and it is certain that it can be.
     async fn wait(&self, slot: SlotId, places: &[String]) -> Result<(), NotBound>;
@@ -104,7 +104,7 @@ impl Slots for NoSlots {
         Err(NONE.to_owned())
     }
 
-    async fn furnish(&self, slot: SlotId, _: &[String]) -> Result<Furnishing, DirectoryError> {
+    async fn prepare(&self, slot: SlotId, _: &[String]) -> Result<GuestSetup, DirectoryError> {
         Err(DirectoryError::new(slot, NONE))
     }
 

@@ -26,7 +26,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::chat::effects::discover::{Condition, Found, Sighting};
+use crate::chat::effects::discover::{Condition, Found, LiveContainer};
 use crate::domain::ids::{ChatId, ContainerId, InstanceName};
 use crate::domain::labels::SlotLabels;
 use crate::domain::sandbox::{Reason, Sandbox, Status};
@@ -34,14 +34,14 @@ use crate::ports::clock::Timestamp;
 use crate::ports::engine::Observed;
 
 #[derive(Debug, Clone, PartialEq)]
-pub struct Situation {
+pub struct PlanInput {
     /// Every container of the instance, whatever its state.
     pub listed: Vec<Found>,
     /// Containers with our label that are not what they should be, and why.
     pub unrecognised: Vec<(ContainerId, String)>,
     pub records: Vec<Sandbox>,
     /// Chats that have an actor.
-    pub attended: BTreeSet<ChatId>,
+    pub adopted: BTreeSet<ChatId>,
     /// The journal has no history: containers without a record are not suspicious.
     pub journal_is_new: bool,
     pub now: Timestamp,
@@ -52,7 +52,7 @@ pub struct Situation {
 /// The chats' containers, slots, and what merely claims to be one of them.
 pub type Recognised = (Vec<Found>, Vec<(SlotLabels, Observed)>, Vec<(ContainerId, String)>);
 
-impl Situation {
+impl PlanInput {
     /// Sorts a listing into what is ours and what merely claims to be.
     pub fn recognise(instance: &InstanceName, listed: Vec<Observed>) -> Recognised {
         let (mut ours, mut slots, mut unrecognised) = (Vec::new(), Vec::new(), Vec::new());
@@ -77,9 +77,9 @@ impl Situation {
 #[derive(Debug, Clone, PartialEq)]
 pub enum Action {
     /// Gives the chat an actor that begins with this sandbox; its status says how to go on.
-    Attend { sandbox: Box<Sandbox>, because: Because },
+    Adopt { sandbox: Box<Sandbox>, because: Because },
     /// Tells the chat's actor which live container the engine holds for it.
-    Tell { chat: ChatId, seen: Option<Sighting> },
+    Tell { chat: ChatId, seen: Option<LiveContainer> },
     /// Does nothing about a container, and says why.
     Leave { container: ContainerId, why: String },
 }
@@ -107,18 +107,17 @@ impl Because {
     }
 }
 
-pub fn plan(situation: &Situation) -> Vec<Action> {
+pub fn plan(situation: &PlanInput) -> Vec<Action> {
     let found: BTreeMap<ChatId, &Found> = situation.listed.iter().map(|found| (found.labels.chat, found)).collect();
     let records: BTreeMap<ChatId, &Sandbox> = situation.records.iter().map(|record| (record.chat, record)).collect();
-    let chats: BTreeSet<ChatId> =
-        found.keys().chain(records.keys()).chain(situation.attended.iter()).copied().collect();
+    let chats: BTreeSet<ChatId> = found.keys().chain(records.keys()).chain(situation.adopted.iter()).copied().collect();
 
     let mut actions: Vec<Action> = chats
         .into_iter()
         .filter_map(|chat| {
             let seen = found.get(&chat).copied();
-            if situation.attended.contains(&chat) {
-                return Some(Action::Tell { chat, seen: seen.and_then(Found::sighting) });
+            if situation.adopted.contains(&chat) {
+                return Some(Action::Tell { chat, seen: seen.and_then(Found::live_container) });
             }
             match (records.get(&chat).copied(), seen) {
                 (Some(record), seen) => Some(with_record(record, seen, situation.now)),
@@ -174,10 +173,10 @@ fn with_record(record: &Sandbox, seen: Option<&Found>, now: Timestamp) -> Action
             Because::Vanished
         }
     };
-    Action::Attend { sandbox: Box::new(sandbox), because }
+    Action::Adopt { sandbox: Box::new(sandbox), because }
 }
 
-fn without_record(found: &Found, situation: &Situation) -> Action {
+fn without_record(found: &Found, situation: &PlanInput) -> Action {
     let now = situation.now;
     if situation.journal_is_new {
         // Its record is lost, and labels do not tell of renewals.
@@ -187,7 +186,7 @@ fn without_record(found: &Found, situation: &Situation) -> Action {
             Condition::Ended | Condition::Unhealthy => Because::Ended,
             Condition::Incomplete => Because::NeverAcknowledged,
         };
-        return Action::Attend { sandbox: Box::new(sandbox), because };
+        return Action::Adopt { sandbox: Box::new(sandbox), because };
     }
     if situation.underway_since.is_some_and(|since| found.labels.created_at > since) {
         let why = "it is young and may still be on its way to being acknowledged".to_owned();
@@ -199,7 +198,7 @@ fn without_record(found: &Found, situation: &Situation) -> Action {
 fn stray(found: &Found, now: Timestamp) -> Action {
     let mut sandbox = found.sandbox(now);
     become_status(&mut sandbox, Status::Deleting, Reason::Incomplete, None);
-    Action::Attend { sandbox: Box::new(sandbox), because: Because::NeverAcknowledged }
+    Action::Adopt { sandbox: Box::new(sandbox), because: Because::NeverAcknowledged }
 }
 
 fn become_status(sandbox: &mut Sandbox, status: Status, reason: Reason, message: Option<String>) {

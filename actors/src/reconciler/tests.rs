@@ -36,9 +36,9 @@ struct Stage {
 /// What root is told, and what it answers.
 #[derive(Debug, Default)]
 struct Puppet {
-    attended: BTreeSet<ChatId>,
+    adopted: BTreeSet<ChatId>,
     /// The sandboxes that got an actor, and what was on disk by then.
-    attends: Vec<(Vec<Sandbox>, Vec<Sandbox>)>,
+    adopts: Vec<(Vec<Sandbox>, Vec<Sandbox>)>,
 }
 
 struct Root(Arc<Mutex<Puppet>>, MemoryJournal);
@@ -60,14 +60,14 @@ impl Actor for Root {
     ) -> Result<(), ActorProcessingErr> {
         let mut puppet = self.0.lock().unwrap();
         match message {
-            root::Message::Attended { chats } => drop(chats.send(puppet.attended.clone())),
-            root::Message::Attend { sandboxes, attended } => {
+            root::Message::Adopted { chats } => drop(chats.send(puppet.adopted.clone())),
+            root::Message::Adopt { sandboxes, adopted } => {
                 let sandboxes: Vec<_> = sandboxes.into_iter().map(|sandbox| *sandbox).collect();
-                puppet.attended.extend(sandboxes.iter().map(|sandbox| sandbox.chat));
-                puppet.attends.push((sandboxes, self.1.sandboxes()));
-                let _ = attended.send(());
+                puppet.adopted.extend(sandboxes.iter().map(|sandbox| sandbox.chat));
+                puppet.adopts.push((sandboxes, self.1.sandboxes()));
+                let _ = adopted.send(());
             }
-            root::Message::AllAttended { known: told } | root::Message::Seen { told, .. } => drop(told.send(())),
+            root::Message::AllAdopted { known: told } | root::Message::Seen { told, .. } => drop(told.send(())),
             _ => {}
         }
         Ok(())
@@ -195,12 +195,12 @@ impl Stage {
         let world = Arc::new(World {
             instance: "default".parse().unwrap(),
             engine: Bounded::new(Arc::new(engine.clone()), limits),
-            turns: crate::engine::fair_queue::Turns::new(1),
+            turns: crate::engine::fair_queue::EngineQueue::new(1),
             queue_limit: Duration::from_secs(60),
             capacity: Default::default(),
             probe: Arc::new(Nothing),
             directories: Arc::new(Nothing),
-            interiors: Arc::new(crate::ports::guest::Unfurnished),
+            guests: Arc::new(crate::ports::guest::NoGuestSetup),
             slots: Arc::new(crate::ports::slot::NoSlots),
             claims: Arc::default(),
             clock: Arc::new(SystemClock),
@@ -224,7 +224,7 @@ impl Stage {
             world: Arc::clone(&world),
             root,
             interval: PATIENCE * 1000,
-            unattended: Some(Arc::new(contents)),
+            unadopted: Some(Arc::new(contents)),
             started_at: SystemClock.now(),
         };
         let (reconciler, _) = Reconciler::spawn(None, Reconciler, arguments).await.unwrap();
@@ -242,7 +242,7 @@ impl Stage {
 
     /// As if a chat had been served meanwhile.
     fn has_an_actor(&self, chat: ChatId) {
-        self.root.lock().unwrap().attended.insert(chat);
+        self.root.lock().unwrap().adopted.insert(chat);
     }
 
     async fn write(&self, draft: Draft) {
@@ -250,9 +250,9 @@ impl Stage {
     }
 
     /// Who got an actor in the last pass, and how.
-    fn attended(&self) -> Vec<(ChatId, Status)> {
+    fn adopted(&self) -> Vec<(ChatId, Status)> {
         let root = self.root.lock().unwrap();
-        let (sandboxes, _) = root.attends.last().expect("somebody got an actor");
+        let (sandboxes, _) = root.adopts.last().expect("somebody got an actor");
         sandboxes.iter().map(|sandbox| (sandbox.chat, sandbox.status)).collect()
     }
 }
@@ -264,7 +264,7 @@ async fn what_was_promised_and_is_there_gets_its_actor_without_being_written_aga
     let stage = Stage::starting(Some(vec![record]), engine).await;
     let commits = stage.journal.commits();
     stage.pass().await.unwrap();
-    assert_eq!(stage.attended(), [(chat(1), Status::Running)]);
+    assert_eq!(stage.adopted(), [(chat(1), Status::Running)]);
     assert_eq!(stage.journal.commits(), commits);
 }
 
@@ -274,7 +274,7 @@ async fn a_pass_never_writes_over_what_a_chat_may_have_written() {
     place(&engine, chat(1), SystemClock.now());
     let stage = Stage::starting(Some(vec![]), engine).await;
     stage.pass().await.unwrap();
-    assert_eq!(stage.attended(), [(chat(1), Status::Deleting)], "unless it has an actor by now");
+    assert_eq!(stage.adopted(), [(chat(1), Status::Deleting)], "unless it has an actor by now");
     assert!(stage.journal.sandboxes().is_empty(), "whose sandbox it may be, just created");
 }
 
@@ -291,7 +291,7 @@ async fn a_record_without_a_container_is_still_a_promise() {
     let vanished = place(&FakeEngine::new(), chat(1), long_ago());
     let stage = Stage::starting(Some(vec![vanished]), FakeEngine::new()).await;
     stage.pass().await.unwrap();
-    assert_eq!(stage.attended(), [(chat(1), Status::Failed)]);
+    assert_eq!(stage.adopted(), [(chat(1), Status::Failed)]);
 }
 
 #[tokio::test]
@@ -301,9 +301,9 @@ async fn a_pass_that_cannot_list_does_nothing_and_the_next_one_does_it_all() {
     let stage = Stage::starting(Some(vec![record]), engine).await;
     stage.engine.fail_next(Operation::List, EngineFault::unreachable());
     assert!(stage.pass().await.is_err());
-    assert!(stage.root.lock().unwrap().attends.is_empty());
+    assert!(stage.root.lock().unwrap().adopts.is_empty());
     stage.pass().await.unwrap();
-    assert_eq!(stage.attended(), [(chat(1), Status::Running)]);
+    assert_eq!(stage.adopted(), [(chat(1), Status::Running)]);
 }
 
 #[tokio::test]
@@ -315,7 +315,7 @@ async fn what_an_earlier_service_asked_for_is_removed_though_it_came_after_the_f
     // This one may be on its way.
     place(&stage.engine, chat(2), SystemClock.now());
     stage.pass().await.unwrap();
-    assert_eq!(stage.attended(), [(chat(1), Status::Deleting)]);
+    assert_eq!(stage.adopted(), [(chat(1), Status::Deleting)]);
 }
 
 #[tokio::test]
@@ -324,10 +324,8 @@ async fn a_dry_run_tells_and_changes_nothing() {
     place(&engine, chat(1), long_ago());
     let stage = Stage::starting(None, engine).await;
     let report = stage.pass_with(true).await.unwrap();
-    let [Action::Attend { because: Because::AdoptedFromLabels, .. }] = &report.actions[..] else {
-        panic!("{report:?}")
-    };
-    assert!(stage.root.lock().unwrap().attends.is_empty());
+    let [Action::Adopt { because: Because::AdoptedFromLabels, .. }] = &report.actions[..] else { panic!("{report:?}") };
+    assert!(stage.root.lock().unwrap().adopts.is_empty());
     assert!(stage.journal.sandboxes().is_empty() && stage.world.journal.is_fresh());
     assert_eq!(stage.pass().await.unwrap().actions.len(), 1, "and it is still to be done");
 }
@@ -340,7 +338,7 @@ async fn after_the_first_pass_a_container_is_removed_only_if_the_journal_has_no_
     place(&stage.engine, chat(2), long_ago());
     stage.write(Draft::Save(Box::new(promised))).await;
     stage.pass().await.unwrap();
-    assert_eq!(stage.attended(), [(chat(1), Status::Running), (chat(2), Status::Deleting)]);
+    assert_eq!(stage.adopted(), [(chat(1), Status::Running), (chat(2), Status::Deleting)]);
 }
 
 #[tokio::test]
@@ -349,8 +347,8 @@ async fn what_labels_tell_is_on_disk_before_it_has_an_actor() {
     place(&engine, chat(1), long_ago());
     let stage = Stage::starting(None, engine).await;
     stage.pass().await.unwrap();
-    assert_eq!(stage.attended(), [(chat(1), Status::Running)]);
-    let (_, on_disk) = &stage.root.lock().unwrap().attends[0];
+    assert_eq!(stage.adopted(), [(chat(1), Status::Running)]);
+    let (_, on_disk) = &stage.root.lock().unwrap().adopts[0];
     assert_eq!(on_disk.len(), 1);
     assert!(!stage.world.journal.is_fresh(), "from now on, a container without a record was never promised");
 }
@@ -362,11 +360,11 @@ async fn what_cannot_be_written_is_not_adopted_and_labels_stay_trusted() {
     let stage = Stage::starting(None, engine).await;
     stage.journal.fail_always(Fault::full());
     assert!(stage.pass().await.is_err());
-    assert!(stage.root.lock().unwrap().attends.is_empty());
+    assert!(stage.root.lock().unwrap().adopts.is_empty());
     assert!(stage.world.journal.is_fresh());
     stage.journal.heal();
     stage.pass().await.unwrap();
-    assert_eq!(stage.attended(), [(chat(1), Status::Running)]);
+    assert_eq!(stage.adopted(), [(chat(1), Status::Running)]);
     assert!(!stage.world.journal.is_fresh());
 }
 
@@ -439,7 +437,7 @@ async fn ended_containers_are_looked_at_together_and_not_one_by_one() {
     engine.fail_always(Operation::Inspect, EngineFault::Delay(Duration::from_millis(10)));
     let stage = Stage::starting_paused(records, engine).await;
     stage.pass().await.unwrap();
-    assert_eq!(stage.attended().len(), 100);
+    assert_eq!(stage.adopted().len(), 100);
     assert_eq!(stage.engine.calls(Operation::Inspect), 100);
     let at_once = stage.engine.most_under_way(Operation::Inspect);
     assert!((2..=LOOKS_AT_ONCE).contains(&at_once), "{at_once}");
@@ -451,7 +449,7 @@ async fn a_container_whose_record_says_that_it_ended_is_not_looked_at() {
     let records = ended(&engine, 5).into_iter().map(|record| Sandbox { status: Status::Failed, ..record });
     let stage = Stage::starting(Some(records.collect()), engine).await;
     stage.pass().await.unwrap();
-    assert_eq!(stage.attended().len(), 5);
+    assert_eq!(stage.adopted().len(), 5);
     assert_eq!(stage.engine.calls(Operation::Inspect), 0);
 }
 
@@ -464,5 +462,5 @@ async fn an_engine_that_does_not_tell_how_containers_ended_holds_up_nobody() {
     let started = tokio::time::Instant::now();
     stage.pass().await.unwrap();
     assert!(started.elapsed() < PATIENCE, "{:?}", started.elapsed());
-    assert!(stage.attended().iter().all(|(_, status)| *status == Status::Failed));
+    assert!(stage.adopted().iter().all(|(_, status)| *status == Status::Failed));
 }

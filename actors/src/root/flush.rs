@@ -17,10 +17,10 @@ const AT_ONCE: usize = 1024;
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// Stops where the journal does: what those asked so far have given it, it keeps; the others still have theirs.
-pub(crate) async fn write_down(chats: &[ActorRef<Message>], journal: &JournalHandle) -> Result<(), JournalError> {
+pub(crate) async fn flush_unsaved(chats: &[ActorRef<Message>], journal: &JournalHandle) -> Result<(), JournalError> {
     for some in chats.chunks(AT_ONCE) {
         // One that has ended has nothing to write.
-        join_all(some.iter().map(|chat| ask(chat, Message::WriteDown))).await;
+        join_all(some.iter().map(|chat| ask(chat, Message::Flush))).await;
         journal.flush().await?;
     }
     Ok(())
@@ -29,7 +29,7 @@ pub(crate) async fn write_down(chats: &[ActorRef<Message>], journal: &JournalHan
 /// Goes on until all of it is on disk, or there is no journal to write to.
 pub(super) async fn write_down_in_time(chats: Vec<ActorRef<Message>>, journal: JournalHandle) {
     // Whoever has written asks the journal for nothing the next time.
-    while let Err(error) = write_down(&chats, &journal).await {
+    while let Err(error) = flush_unsaved(&chats, &journal).await {
         if !error.is_temporary() {
             return tracing::error!(%error, "how the clock has moved deadlines is not written down");
         }

@@ -9,7 +9,7 @@ use std::hash::Hash;
 
 use crate::domain::create_request::CreateRequest;
 use crate::domain::ids::{AgentId, ChatId, ProfileName, WorkspaceId};
-use crate::domain::outcome::Scarce;
+use crate::domain::outcome::LimitKind;
 use crate::domain::sandbox::Sandbox;
 
 /// How many sandboxes there may be; `None` is no limit.
@@ -21,8 +21,8 @@ pub struct Capacity {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Census {
-    chats: BTreeMap<ChatId, Share>,
+pub(super) struct LimitCounts {
+    chats: BTreeMap<ChatId, LimitKeys>,
     workspaces: HashMap<WorkspaceId, usize>,
     agents: HashMap<AgentId, usize>,
     profiles: HashMap<ProfileName, usize>,
@@ -30,20 +30,20 @@ pub(super) struct Census {
 
 /// As what a chat's sandbox counts.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Share {
+pub struct LimitKeys {
     workspace: Option<WorkspaceId>,
     agent: AgentId,
     profile: ProfileName,
 }
 
-impl From<&CreateRequest> for Share {
+impl From<&CreateRequest> for LimitKeys {
     fn from(request: &CreateRequest) -> Self {
         let CreateRequest { workspace, agent, profile, .. } = request;
         Self { workspace: *workspace, agent: agent.clone(), profile: profile.name.clone() }
     }
 }
 
-impl From<&Sandbox> for Share {
+impl From<&Sandbox> for LimitKeys {
     fn from(sandbox: &Sandbox) -> Self {
         let Sandbox { workspace, agent, profile, .. } = sandbox;
         Self { workspace: *workspace, agent: agent.clone(), profile: profile.clone() }
@@ -52,28 +52,33 @@ impl From<&Sandbox> for Share {
 
 /// There are as many as there may be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Full {
-    pub(super) what: Scarce,
+pub(super) struct LimitReached {
+    pub(super) what: LimitKind,
     pub(super) limit: usize,
 }
 
-impl Census {
+impl LimitCounts {
     /// Lets the chat have a sandbox, if there is room for it. One that counts already is not asked again.
-    pub(super) fn admit(&mut self, chat: ChatId, request: &CreateRequest, capacity: Capacity) -> Result<(), Full> {
+    pub(super) fn admit(
+        &mut self,
+        chat: ChatId,
+        request: &CreateRequest,
+        capacity: Capacity,
+    ) -> Result<(), LimitReached> {
         if self.chats.contains_key(&chat) {
             return Ok(());
         }
-        let share = Share::from(request);
+        let share = LimitKeys::from(request);
         // Chats that are in no workspace have none in common that could be full.
         let of_workspace = share.workspace.map_or(0, |workspace| present(&self.workspaces, &workspace));
         for (what, present, limit) in [
-            (Scarce::Sandboxes, self.chats.len(), capacity.sandboxes),
-            (Scarce::Profile, present(&self.profiles, &share.profile), request.profile.max_sandboxes),
-            (Scarce::Workspace, of_workspace, capacity.per_workspace),
-            (Scarce::Agent, present(&self.agents, &share.agent), capacity.per_agent),
+            (LimitKind::Sandboxes, self.chats.len(), capacity.sandboxes),
+            (LimitKind::Profile, present(&self.profiles, &share.profile), request.profile.max_sandboxes),
+            (LimitKind::Workspace, of_workspace, capacity.per_workspace),
+            (LimitKind::Agent, present(&self.agents, &share.agent), capacity.per_agent),
         ] {
             if let Some(limit) = limit.filter(|limit| present >= *limit) {
-                return Err(Full { what, limit });
+                return Err(LimitReached { what, limit });
             }
         }
         self.enter(chat, share);
@@ -81,7 +86,7 @@ impl Census {
     }
 
     /// Counts a chat that has a sandbox.
-    pub(super) fn enter(&mut self, chat: ChatId, share: Share) {
+    pub(super) fn enter(&mut self, chat: ChatId, share: LimitKeys) {
         self.leave(chat);
         if let Some(workspace) = share.workspace {
             *self.workspaces.entry(workspace).or_default() += 1;
@@ -137,42 +142,42 @@ mod tests {
         CreateRequest { workspace: Some(WorkspaceId::new(uuid::Uuid::from_u128(workspace.into()))), ..request }
     }
 
-    fn full(what: Scarce, limit: usize) -> Result<(), Full> {
-        Err(Full { what, limit })
+    fn full(what: LimitKind, limit: usize) -> Result<(), LimitReached> {
+        Err(LimitReached { what, limit })
     }
 
     #[test]
     fn each_limit_is_named_and_who_is_in_stays_in() {
         let capacity = Capacity { sandboxes: Some(3), per_agent: Some(2), per_workspace: None };
-        let mut census = Census::default();
+        let mut limit_counts = LimitCounts::default();
         for number in 0..2 {
-            assert_eq!(census.admit(chat(number), &asked(0, 0, None), capacity), Ok(()));
+            assert_eq!(limit_counts.admit(chat(number), &asked(0, 0, None), capacity), Ok(()));
         }
-        assert_eq!(census.admit(chat(2), &asked(0, 0, None), capacity), full(Scarce::Agent, 2));
-        assert_eq!(census.admit(chat(2), &asked(1, 0, Some(2)), capacity), full(Scarce::Profile, 2));
-        assert_eq!(census.admit(chat(2), &asked(1, 0, None), capacity), Ok(()));
-        assert_eq!(census.admit(chat(3), &asked(2, 1, None), capacity), full(Scarce::Sandboxes, 3));
-        assert_eq!(census.admit(chat(0), &asked(0, 0, Some(0)), capacity), Ok(()), "it is in already");
-        census.leave(chat(0));
-        assert_eq!(census.admit(chat(3), &asked(0, 1, None), capacity), Ok(()));
+        assert_eq!(limit_counts.admit(chat(2), &asked(0, 0, None), capacity), full(LimitKind::Agent, 2));
+        assert_eq!(limit_counts.admit(chat(2), &asked(1, 0, Some(2)), capacity), full(LimitKind::Profile, 2));
+        assert_eq!(limit_counts.admit(chat(2), &asked(1, 0, None), capacity), Ok(()));
+        assert_eq!(limit_counts.admit(chat(3), &asked(2, 1, None), capacity), full(LimitKind::Sandboxes, 3));
+        assert_eq!(limit_counts.admit(chat(0), &asked(0, 0, Some(0)), capacity), Ok(()), "it is in already");
+        limit_counts.leave(chat(0));
+        assert_eq!(limit_counts.admit(chat(3), &asked(0, 1, None), capacity), Ok(()));
     }
 
     #[test]
     fn a_full_workspace_is_full_to_all_of_its_agents_and_to_nobody_else() {
         let capacity = Capacity { per_workspace: Some(2), ..Capacity::default() };
-        let mut census = Census::default();
+        let mut limit_counts = LimitCounts::default();
         for number in 0..2 {
-            assert_eq!(census.admit(chat(number), &within(0, asked(number, number, None)), capacity), Ok(()));
+            assert_eq!(limit_counts.admit(chat(number), &within(0, asked(number, number, None)), capacity), Ok(()));
         }
         let third = within(0, asked(2, 2, None));
-        assert_eq!(census.admit(chat(2), &third, capacity), full(Scarce::Workspace, 2));
-        assert_eq!(census.admit(chat(0), &third, capacity), Ok(()), "it is in already");
-        assert_eq!(census.admit(chat(3), &within(1, asked(0, 0, None)), capacity), Ok(()));
+        assert_eq!(limit_counts.admit(chat(2), &third, capacity), full(LimitKind::Workspace, 2));
+        assert_eq!(limit_counts.admit(chat(0), &third, capacity), Ok(()), "it is in already");
+        assert_eq!(limit_counts.admit(chat(3), &within(1, asked(0, 0, None)), capacity), Ok(()));
         for number in 4..8 {
-            assert_eq!(census.admit(chat(number), &asked(0, 0, None), capacity), Ok(()), "it is in no workspace");
+            assert_eq!(limit_counts.admit(chat(number), &asked(0, 0, None), capacity), Ok(()), "it is in no workspace");
         }
-        census.leave(chat(1));
-        assert_eq!(census.admit(chat(2), &third, capacity), Ok(()));
+        limit_counts.leave(chat(1));
+        assert_eq!(limit_counts.admit(chat(2), &third, capacity), Ok(()));
     }
 
     proptest! {
@@ -181,28 +186,28 @@ mod tests {
             steps in prop::collection::vec((0u8..3, 0u8..8, 0u8..3, 0u8..2, prop::option::of(0u8..2)), 0..100)
         ) {
             let capacity = Capacity { sandboxes: Some(5), per_workspace: Some(3), per_agent: Some(3) };
-            let mut census = Census::default();
+            let mut limit_counts = LimitCounts::default();
             for (what, who, of, made_of, workspace) in steps {
                 let mut request = asked(of, made_of, Some(4));
                 if let Some(workspace) = workspace {
                     request = within(workspace, request);
                 }
                 match what {
-                    0 => drop(census.admit(chat(who), &request, capacity)),
-                    1 => census.leave(chat(who)),
-                    _ if census.chats.len() < 5 => census.enter(chat(who), Share::from(&request)),
+                    0 => drop(limit_counts.admit(chat(who), &request, capacity)),
+                    1 => limit_counts.leave(chat(who)),
+                    _ if limit_counts.chats.len() < 5 => limit_counts.enter(chat(who), LimitKeys::from(&request)),
                     _ => {}
                 }
-                prop_assert!(census.chats.len() <= 5);
-                prop_assert_eq!(census.agents.values().sum::<usize>(), census.chats.len());
-                prop_assert_eq!(census.profiles.values().sum::<usize>(), census.chats.len());
-                let of_some = census.chats.values().filter(|share| share.workspace.is_some()).count();
-                prop_assert_eq!(census.workspaces.values().sum::<usize>(), of_some);
-                for (agent, count) in &census.agents {
-                    prop_assert_eq!(census.chats.values().filter(|share| share.agent == *agent).count(), *count);
+                prop_assert!(limit_counts.chats.len() <= 5);
+                prop_assert_eq!(limit_counts.agents.values().sum::<usize>(), limit_counts.chats.len());
+                prop_assert_eq!(limit_counts.profiles.values().sum::<usize>(), limit_counts.chats.len());
+                let of_some = limit_counts.chats.values().filter(|share| share.workspace.is_some()).count();
+                prop_assert_eq!(limit_counts.workspaces.values().sum::<usize>(), of_some);
+                for (agent, count) in &limit_counts.agents {
+                    prop_assert_eq!(limit_counts.chats.values().filter(|share| share.agent == *agent).count(), *count);
                 }
-                for (workspace, count) in &census.workspaces {
-                    let of_it = census.chats.values().filter(|share| share.workspace == Some(*workspace));
+                for (workspace, count) in &limit_counts.workspaces {
+                    let of_it = limit_counts.chats.values().filter(|share| share.workspace == Some(*workspace));
                     prop_assert_eq!(of_it.count(), *count);
                 }
             }

@@ -9,7 +9,7 @@ use ractor::{ActorRef, RpcReplyPort};
 use super::Child;
 use crate::builder;
 use crate::chat::actor::{self as chat, Call};
-use crate::chat::effects::discover::Sighting;
+use crate::chat::effects::discover::LiveContainer;
 use crate::domain::ids::{ChatId, ContainerId, ProfileName, SlotId};
 use crate::domain::labels::SlotLabels;
 use crate::domain::sandbox::Sandbox;
@@ -19,10 +19,10 @@ use crate::ports::clock::Timestamp;
 use crate::ports::engine::{EngineError, Observed};
 use crate::ports::slot::Slot;
 use crate::reconciler::{Report, Trigger};
-use crate::root::limits::Share;
+use crate::root::limits::LimitKeys;
 
 /// Chats and the actors that serve them. A chat whose actor failed has none until it is started again.
-pub type Attended = Vec<(ChatId, Option<ActorRef<chat::Message>>)>;
+pub type Adopted = Vec<(ChatId, Option<ActorRef<chat::Message>>)>;
 
 #[derive(Debug)]
 pub enum Message {
@@ -47,7 +47,7 @@ pub enum Message {
     Counts {
         chat: ChatId,
         incarnation: u64,
-        share: Share,
+        share: LimitKeys,
     },
     /// A chat whose actor failed may have a new one.
     Respawn {
@@ -55,25 +55,25 @@ pub enum Message {
         incarnation: u64,
     },
     /// Gives chats actors that begin with these sandboxes.
-    Attend {
+    Adopt {
         sandboxes: Vec<Box<Sandbox>>,
-        attended: RpcReplyPort<()>,
+        adopted: RpcReplyPort<()>,
     },
     /// From now on, a chat without an actor has no container.
-    AllAttended {
+    AllAdopted {
         known: RpcReplyPort<()>,
     },
     /// Every chat that has an actor.
-    Attended {
+    Adopted {
         chats: RpcReplyPort<BTreeSet<ChatId>>,
     },
     /// A listing showed these live containers for the chats, or none.
     Seen {
-        sightings: Vec<(ChatId, Option<Sighting>)>,
+        live_containers: Vec<(ChatId, Option<LiveContainer>)>,
         told: RpcReplyPort<()>,
     },
     /// The engine says that something happened to a container of the chat.
-    Stirred {
+    EngineEvent {
         chat: ChatId,
         container: ContainerId,
     },
@@ -91,7 +91,7 @@ pub enum Message {
         bound: bool,
     },
     /// The engine says that something happened to the container of a slot.
-    SlotStirred {
+    SlotEvent {
         slot: SlotId,
     },
     /// A listing showed these slots.
@@ -151,7 +151,7 @@ pub enum Message {
     Page {
         after: Option<ChatId>,
         limit: usize,
-        page: RpcReplyPort<Option<Attended>>,
+        page: RpcReplyPort<Option<Adopted>>,
     },
     Count {
         count: RpcReplyPort<usize>,

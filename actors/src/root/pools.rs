@@ -12,7 +12,7 @@ use crate::domain::labels::SlotLabels;
 use crate::pool::Status;
 use crate::pool::actor::{Arguments, Message, Pool};
 use crate::ports::engine::Observed;
-use crate::root::supervised_child::Kept;
+use crate::root::supervised_child::SupervisedChild;
 use crate::sandboxes::ask_within;
 
 /// How long a pool may take to describe itself.
@@ -23,7 +23,7 @@ pub(crate) const DRAIN_LIMIT: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Default)]
 pub(super) struct Pools {
-    kept: BTreeMap<ProfileName, Kept<Message>>,
+    kept: BTreeMap<ProfileName, SupervisedChild<Message>>,
     /// Profiles whose pools are to stay empty, also if they have to be started again.
     drained: BTreeSet<ProfileName>,
 }
@@ -51,9 +51,9 @@ impl Pools {
     }
 
     /// Nobody knows whose it is without asking.
-    pub(super) fn stirred(&self, slot: SlotId) {
+    pub(super) fn engine_event(&self, slot: SlotId) {
         for pool in self.kept.values() {
-            pool.cast(Message::Stirred { slot });
+            pool.cast(Message::EngineEvent { slot });
         }
     }
 
@@ -120,7 +120,7 @@ impl Pools {
     }
 
     pub(super) fn actors(&self) -> Vec<ActorRef<Message>> {
-        self.kept.values().filter_map(Kept::actor).collect()
+        self.kept.values().filter_map(SupervisedChild::actor).collect()
     }
 
     pub(super) fn ended(&mut self, actor: ActorId) -> Option<(ProfileName, Duration)> {

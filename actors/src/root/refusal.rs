@@ -10,7 +10,7 @@ use crate::domain::ids::ChatId;
 use crate::domain::outcome::{Created, SandboxError};
 use crate::ports::clock::Clock;
 use crate::reaper;
-use crate::root::limits::Full;
+use crate::root::limits::LimitReached;
 use crate::sandboxes::ask_within;
 
 /// Between these it makes sense to ask again.
@@ -23,7 +23,7 @@ const NEXT_LIMIT: Duration = Duration::from_millis(200);
 /// In the background, for the reaper is asked when the next sandbox ends: there may be room then.
 pub(super) fn answer(
     chat: ChatId,
-    Full { what, limit }: Full,
+    LimitReached { what, limit }: LimitReached,
     answer: Answer<Created>,
     reaper: Option<ActorRef<reaper::Message>>,
     clock: &Arc<dyn Clock>,

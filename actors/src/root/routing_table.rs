@@ -15,7 +15,7 @@ const BUDGET: u32 = 5;
 const LONGEST_DELAY: Duration = Duration::from_secs(60);
 
 #[derive(Debug)]
-pub(super) struct Roster<A> {
+pub(super) struct RoutingTable<A> {
     entries: BTreeMap<ChatId, Entry<A>>,
     last_incarnation: u64,
 }
@@ -42,13 +42,13 @@ pub(super) enum Route {
     Down { retry_after: Duration },
 }
 
-impl<A> Default for Roster<A> {
+impl<A> Default for RoutingTable<A> {
     fn default() -> Self {
         Self { entries: BTreeMap::new(), last_incarnation: 0 }
     }
 }
 
-impl<A: Clone> Roster<A> {
+impl<A: Clone> RoutingTable<A> {
     pub(super) fn len(&self) -> usize {
         self.entries.len()
     }
@@ -176,86 +176,86 @@ mod tests {
 
     #[test]
     fn a_chat_retires_only_when_it_has_handled_everything_it_was_sent() {
-        let mut roster = Roster::default();
-        let incarnation = roster.next_incarnation();
-        roster.admit(chat(1), incarnation, "a");
-        roster.forward(chat(1));
-        roster.forward(chat(1));
-        assert_eq!(roster.retire(chat(1), incarnation, 1), None, "one call is still on its way");
-        assert_eq!(roster.route(chat(1), Instant::now()), Route::Forward);
-        assert_eq!(roster.retire(chat(1), incarnation, 2), Some("a"));
-        assert_eq!(roster.route(chat(1), Instant::now()), Route::Spawn);
+        let mut routing_table = RoutingTable::default();
+        let incarnation = routing_table.next_incarnation();
+        routing_table.admit(chat(1), incarnation, "a");
+        routing_table.forward(chat(1));
+        routing_table.forward(chat(1));
+        assert_eq!(routing_table.retire(chat(1), incarnation, 1), None, "one call is still on its way");
+        assert_eq!(routing_table.route(chat(1), Instant::now()), Route::Forward);
+        assert_eq!(routing_table.retire(chat(1), incarnation, 2), Some("a"));
+        assert_eq!(routing_table.route(chat(1), Instant::now()), Route::Spawn);
     }
 
     #[test]
     fn the_last_words_of_an_old_actor_do_not_end_its_successor() {
-        let mut roster = Roster::default();
-        let old = roster.next_incarnation();
-        roster.admit(chat(1), old, "old");
-        roster.crashed(chat(1), old, Instant::now());
-        let new = roster.next_incarnation();
-        roster.admit(chat(1), new, "new");
-        assert_eq!(roster.retire(chat(1), old, 0), None);
-        assert_eq!(roster.crashed(chat(1), old, Instant::now()), None);
-        assert!(!roster.is_down(chat(1), old));
-        assert_eq!(roster.retire(chat(1), new, 0), Some("new"));
+        let mut routing_table = RoutingTable::default();
+        let old = routing_table.next_incarnation();
+        routing_table.admit(chat(1), old, "old");
+        routing_table.crashed(chat(1), old, Instant::now());
+        let new = routing_table.next_incarnation();
+        routing_table.admit(chat(1), new, "new");
+        assert_eq!(routing_table.retire(chat(1), old, 0), None);
+        assert_eq!(routing_table.crashed(chat(1), old, Instant::now()), None);
+        assert!(!routing_table.is_down(chat(1), old));
+        assert_eq!(routing_table.retire(chat(1), new, 0), Some("new"));
     }
 
     #[test]
     fn restarts_back_off_and_then_run_out_of_budget() {
-        let mut roster = Roster::default();
+        let mut routing_table = RoutingTable::default();
         let mut now = Instant::now();
         let mut delays = Vec::new();
         for _ in 0..7 {
-            let incarnation = roster.next_incarnation();
-            roster.admit(chat(1), incarnation, ());
+            let incarnation = routing_table.next_incarnation();
+            routing_table.admit(chat(1), incarnation, ());
             now += Duration::from_millis(1);
-            delays.push(roster.crashed(chat(1), incarnation, now).unwrap().as_millis());
+            delays.push(routing_table.crashed(chat(1), incarnation, now).unwrap().as_millis());
         }
         assert_eq!(delays, [50, 100, 200, 400, 800, 60_000, 60_000]);
-        let Route::Down { retry_after } = roster.route(chat(1), now) else { panic!("it should be down") };
+        let Route::Down { retry_after } = routing_table.route(chat(1), now) else { panic!("it should be down") };
         assert_eq!(retry_after, LONGEST_DELAY);
 
-        let incarnation = roster.next_incarnation();
-        roster.admit(chat(1), incarnation, ());
-        let again = roster.crashed(chat(1), incarnation, now + LONGEST_DELAY);
+        let incarnation = routing_table.next_incarnation();
+        routing_table.admit(chat(1), incarnation, ());
+        let again = routing_table.crashed(chat(1), incarnation, now + LONGEST_DELAY);
         assert_eq!(again, Some(LONGEST_DELAY), "the delay itself is no time of service");
 
-        let incarnation = roster.next_incarnation();
-        roster.admit(chat(1), incarnation, ());
-        let later = roster.crashed(chat(1), incarnation, now + LONGEST_DELAY * 2 + MEMORY);
+        let incarnation = routing_table.next_incarnation();
+        routing_table.admit(chat(1), incarnation, ());
+        let later = routing_table.crashed(chat(1), incarnation, now + LONGEST_DELAY * 2 + MEMORY);
         assert_eq!(later, Some(FIRST_DELAY), "a crash long after the others starts anew");
     }
 
     #[test]
     fn a_chat_whose_actor_did_not_even_start_is_down_and_not_forgotten() {
-        let mut roster = Roster::<()>::default();
-        let incarnation = roster.next_incarnation();
-        assert_eq!(roster.take_down(chat(1), incarnation, Instant::now()), FIRST_DELAY);
-        assert!(roster.is_down(chat(1), incarnation));
-        let incarnation = roster.next_incarnation();
-        assert_eq!(roster.take_down(chat(1), incarnation, Instant::now()), FIRST_DELAY * 2);
-        assert!(roster.is_down(chat(1), incarnation));
+        let mut routing_table = RoutingTable::<()>::default();
+        let incarnation = routing_table.next_incarnation();
+        assert_eq!(routing_table.take_down(chat(1), incarnation, Instant::now()), FIRST_DELAY);
+        assert!(routing_table.is_down(chat(1), incarnation));
+        let incarnation = routing_table.next_incarnation();
+        assert_eq!(routing_table.take_down(chat(1), incarnation, Instant::now()), FIRST_DELAY * 2);
+        assert!(routing_table.is_down(chat(1), incarnation));
     }
 
     #[test]
     fn pages_walk_every_chat_once_in_order() {
-        let mut roster = Roster::default();
+        let mut routing_table = RoutingTable::default();
         for n in [5, 3, 9, 1] {
-            let incarnation = roster.next_incarnation();
-            roster.admit(chat(n), incarnation, n);
+            let incarnation = routing_table.next_incarnation();
+            routing_table.admit(chat(n), incarnation, n);
         }
-        let first: Vec<_> = roster.page(None, 3).into_iter().filter_map(|(_, n)| n).collect();
-        let second: Vec<_> = roster.page(Some(chat(5)), 3).into_iter().filter_map(|(_, n)| n).collect();
+        let first: Vec<_> = routing_table.page(None, 3).into_iter().filter_map(|(_, n)| n).collect();
+        let second: Vec<_> = routing_table.page(Some(chat(5)), 3).into_iter().filter_map(|(_, n)| n).collect();
         assert_eq!((first, second), (vec![1, 3, 5], vec![9]));
     }
 
     #[test]
     fn a_page_names_chats_that_have_no_actor_at_the_moment() {
-        let mut roster = Roster::default();
-        let incarnation = roster.next_incarnation();
-        roster.admit(chat(1), incarnation, ());
-        roster.crashed(chat(1), incarnation, Instant::now());
-        assert_eq!(roster.page(None, 3), [(chat(1), None)]);
+        let mut routing_table = RoutingTable::default();
+        let incarnation = routing_table.next_incarnation();
+        routing_table.admit(chat(1), incarnation, ());
+        routing_table.crashed(chat(1), incarnation, Instant::now());
+        assert_eq!(routing_table.page(None, 3), [(chat(1), None)]);
     }
 }

@@ -32,19 +32,19 @@ impl Child {
 }
 
 #[derive(Debug)]
-pub(super) struct Kept<M> {
+pub(super) struct SupervisedChild<M> {
     /// None while it is down.
     actor: Option<ActorRef<M>>,
     back_off: BackOff,
 }
 
-impl<M> Default for Kept<M> {
+impl<M> Default for SupervisedChild<M> {
     fn default() -> Self {
         Self { actor: None, back_off: BackOff::default() }
     }
 }
 
-impl<M: ractor::Message> Kept<M> {
+impl<M: ractor::Message> SupervisedChild<M> {
     /// Starts it, or answers why that failed and how long to wait before the next try.
     pub(super) async fn start<A: Actor<Msg = M>>(
         &mut self,

@@ -18,7 +18,7 @@ impl Sandboxes {
         if !self.is_listed().await {
             return Ok(0);
         }
-        let known = ask(&self.root, |chats| root::Message::Attended { chats }).await.unwrap_or_default();
+        let known = ask(&self.root, |chats| root::Message::Adopted { chats }).await.unwrap_or_default();
         let mut removed = 0;
         for chat in self.world.directories.list().await? {
             match self.prune_chat_directory(chat, keep, &known).await {

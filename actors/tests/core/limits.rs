@@ -2,7 +2,7 @@
 
 use sandboxd_actors::domain::create_request::CreateRequest;
 use sandboxd_actors::domain::ids::WorkspaceId;
-use sandboxd_actors::domain::outcome::{Outcome, SandboxError, Scarce};
+use sandboxd_actors::domain::outcome::{LimitKind, Outcome, SandboxError};
 use sandboxd_actors::ports::clock::Clock;
 use sandboxd_actors::ports::engine::ContainerState;
 use sandboxd_actors::ports::engine::fake::FakeEngine;
@@ -26,7 +26,7 @@ async fn left(state: ContainerState) -> (Service, CreateRequest) {
 async fn is_full(service: &Service, workspace: u128) -> bool {
     match service.sandboxes.create(within(workspace)).await {
         Ok(_) => false,
-        Err(SandboxError::AdmissionDenied { what: Scarce::Workspace, limit: 1, .. }) => true,
+        Err(SandboxError::AdmissionDenied { what: LimitKind::Workspace, limit: 1, .. }) => true,
         Err(other) => panic!("{other}"),
     }
 }

@@ -9,7 +9,7 @@ use sandboxd_actors::domain::create_request::CreateRequest;
 use sandboxd_actors::domain::ids::ContainerName;
 use sandboxd_actors::domain::outcome::{Launch, Outcome, SandboxError, StartFailure};
 use sandboxd_actors::domain::profile::PoolTargets;
-use sandboxd_actors::journal::memory::Fault as Full;
+use sandboxd_actors::journal::memory::Fault as LimitReached;
 use sandboxd_actors::pool::Status;
 use sandboxd_actors::pool::inventory::Hinted;
 use sandboxd_actors::ports::engine::fake::{FakeEngine, Fault};
@@ -206,7 +206,7 @@ async fn a_claim_is_on_disk_with_its_sandbox_and_goes_with_it() {
 #[tokio::test(start_paused = true)]
 async fn a_sandbox_whose_record_cannot_be_written_has_no_claim_either() {
     let service = pooled(1).await;
-    service.journal.fail_always(Full::full());
+    service.journal.fail_always(LimitReached::full());
     let failed = service.start_failure(&another(&service)).await;
     assert!(matches!(failed, StartFailure::NotSaved(_)), "{failed}");
     service.journal.heal();

@@ -155,7 +155,8 @@ async fn a_launch_that_panics_is_an_answer_and_is_rolled_back() {
         let request = request();
         service.engine.fail_next(operation, Fault::Panic);
         let failure = service.start_failure(&request).await;
-        let expected = matches!(failure, StartFailure::Defect(_) | StartFailure::Engine(EngineError::Nonsense { .. }));
+        let expected =
+            matches!(failure, StartFailure::Defect(_) | StartFailure::Engine(EngineError::InvalidResponse { .. }));
         assert!(expected, "{operation}: {failure}");
         assert_eq!(service.engine.containers(), [], "{operation}");
         assert_eq!(service.created(&request).await.outcome, Outcome::Created);

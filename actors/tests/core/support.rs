@@ -2,7 +2,7 @@
 
 mod clock;
 mod directories;
-mod interiors;
+mod guests;
 mod probe;
 mod slots;
 
@@ -21,7 +21,7 @@ use sandboxd_actors::domain::profile::{Limits, Network, OnExpire, PoolTargets, P
 use sandboxd_actors::domain::sandbox::{Sandbox, Status};
 use sandboxd_actors::engine::bounded::{Bounded, EngineLimits};
 use sandboxd_actors::engine::claimed::ClaimedLabels;
-use sandboxd_actors::engine::fair_queue::Turns;
+use sandboxd_actors::engine::fair_queue::EngineQueue;
 use sandboxd_actors::journal::JournalHandle;
 use sandboxd_actors::journal::memory::MemoryJournal;
 use sandboxd_actors::pool::claims::Claims;
@@ -31,11 +31,11 @@ use sandboxd_actors::ports::engine::{ContainerState, EngineError, Observed, Oper
 use sandboxd_actors::reconciler::Trigger;
 use sandboxd_actors::reconciler::plan::Action;
 use sandboxd_actors::root::limits::Capacity;
-use sandboxd_actors::sandboxes::{Rhythm, Sandboxes};
+use sandboxd_actors::sandboxes::{Intervals, Sandboxes};
 
 pub(crate) use clock::TestClock;
 pub(crate) use directories::{Done, TestDirectories};
-use interiors::TestInteriors;
+use guests::TestInteriors;
 pub(crate) use probe::{Behaviour, TestProbe};
 pub(crate) use slots::TestSlots;
 
@@ -147,12 +147,12 @@ impl Service {
         let world = World {
             instance,
             engine: Bounded::new(ClaimedLabels::around(Arc::new(engine.clone()), Arc::clone(&claims)), limits),
-            turns: Turns::new(turns),
+            turns: EngineQueue::new(turns),
             queue_limit: Duration::from_secs(60),
             capacity,
             probe: Arc::new(probe.clone()),
             directories: Arc::new(directories.clone()),
-            interiors: Arc::new(TestInteriors),
+            guests: Arc::new(TestInteriors),
             slots: Arc::new(slots.clone()),
             claims,
             clock: Arc::new(clock.clone()),
@@ -170,7 +170,7 @@ impl Service {
                 max_age: Duration::from_secs(3600),
             },
         };
-        let rhythm = Rhythm { reap: Duration::from_secs(1), reconcile: Duration::from_secs(3600) };
+        let rhythm = Intervals { reap: Duration::from_secs(1), reconcile: Duration::from_secs(3600) };
         let (sandboxes, _) = Sandboxes::start(world, contents, rhythm).await.expect("root starts");
         Self { sandboxes, engine, clock, probe, directories, journal, slots, profile }
     }

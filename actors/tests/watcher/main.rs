@@ -10,7 +10,7 @@ use sandboxd_actors::domain::ids::{ChatId, ContainerId};
 use sandboxd_actors::domain::labels;
 use sandboxd_actors::domain::sandbox::{Reason, Status};
 use sandboxd_actors::journal::memory::MemoryJournal;
-use sandboxd_actors::ports::engine::events::Happening;
+use sandboxd_actors::ports::engine::events::EventKind;
 use sandboxd_actors::ports::engine::fake::{FakeEngine, Fault};
 use sandboxd_actors::ports::engine::{ContainerState, Exit, Observed, Operation};
 use sandboxd_actors::reconciler::Trigger;
@@ -76,8 +76,8 @@ async fn a_sandbox_whose_container_is_removed_past_the_service_says_so() {
 async fn a_sandbox_that_is_paused_has_not_failed() {
     let service = watching().await;
     let (chat, container) = service.sandbox().await;
-    service.engine.claim(&container, Happening::Paused);
-    service.engine.claim(&container, Happening::OutOfMemory);
+    service.engine.claim(&container, EventKind::Paused);
+    service.engine.claim(&container, EventKind::OutOfMemory);
     service.heard(&container).await;
     assert_eq!(service.status(chat).await, Some(Status::Running));
 }
@@ -88,9 +88,9 @@ async fn what_is_told_during_a_look_is_looked_at_again() {
     let ((chat, container), (_, witness)) = (service.sandbox().await, service.sandbox().await);
     let looks = service.engine.calls(Operation::Inspect);
     let first = service.engine.hold_next(Operation::Inspect);
-    service.engine.claim(&container, Happening::Paused);
+    service.engine.claim(&container, EventKind::Paused);
     in_time(service.engine.reached(Operation::Inspect, looks + 1)).await;
-    service.engine.claim(&container, Happening::Died);
+    service.engine.claim(&container, EventKind::Died);
     service.heard(&witness).await;
 
     // The first look finds it alive; the second was asked for by nobody but the event.
@@ -134,7 +134,7 @@ async fn a_flood_of_events_costs_one_more_look_and_stalls_nobody() {
     let looks = service.engine.calls(Operation::Inspect);
     let gate = service.engine.hold_next(Operation::Inspect);
     for _ in 0..50_000 {
-        service.engine.claim(&container, Happening::Died);
+        service.engine.claim(&container, EventKind::Died);
     }
     let answers = async {
         assert_eq!(service.status(other).await, Some(Status::Running));

@@ -21,11 +21,11 @@ use sandboxd_actors::journal::memory::MemoryJournal;
 use sandboxd_actors::ports::chat_directories::{ChatDirectories, DirectoryError};
 use sandboxd_actors::ports::clock::SystemClock;
 use sandboxd_actors::ports::engine::Operation;
-use sandboxd_actors::ports::engine::events::Happening;
+use sandboxd_actors::ports::engine::events::EventKind;
 use sandboxd_actors::ports::engine::fake::FakeEngine;
 use sandboxd_actors::ports::probe::{NotReady, Probe};
 use sandboxd_actors::reconciler::Trigger;
-use sandboxd_actors::sandboxes::{Rhythm, Sandboxes};
+use sandboxd_actors::sandboxes::{Intervals, Sandboxes};
 
 pub(crate) const MEMORY_LIMIT: u64 = 1 << 30;
 
@@ -62,12 +62,12 @@ impl Service {
         let world = World {
             instance: "default".parse().expect("a name"),
             engine: Bounded::new(Arc::new(engine.clone()), limits),
-            turns: sandboxd_actors::engine::fair_queue::Turns::new(64),
+            turns: sandboxd_actors::engine::fair_queue::EngineQueue::new(64),
             queue_limit: Duration::from_secs(60),
             capacity: Default::default(),
             probe: Arc::new(Unneeded),
             directories: Arc::new(Unneeded),
-            interiors: Arc::new(sandboxd_actors::ports::guest::Unfurnished),
+            guests: Arc::new(sandboxd_actors::ports::guest::NoGuestSetup),
             slots: Arc::new(sandboxd_actors::ports::slot::NoSlots),
             claims: Arc::default(),
             clock: Arc::new(SystemClock),
@@ -93,7 +93,7 @@ impl Service {
             },
         };
         // Nothing is found by a look that is made from time to time.
-        let rhythm = Rhythm { reap: Duration::from_secs(3600), reconcile: Duration::from_secs(3600) };
+        let rhythm = Intervals { reap: Duration::from_secs(3600), reconcile: Duration::from_secs(3600) };
         let (sandboxes, _) = Sandboxes::start(world, contents, rhythm).await.expect("root starts");
         Self { sandboxes, engine: engine.clone() }
     }
@@ -126,7 +126,7 @@ impl Service {
     pub(crate) async fn heard(&self, witness: &ContainerId) {
         let looks = self.engine.calls(Operation::Inspect);
         // The stream is in order, and a look at this one follows.
-        self.engine.claim(witness, Happening::Died);
+        self.engine.claim(witness, EventKind::Died);
         in_time(self.engine.reached(Operation::Inspect, looks + 1)).await;
     }
 

@@ -206,10 +206,10 @@ struct Params {
 
 /// Bytes as the service writes them.
 pub(super) fn content(text: Option<String>, base64: Option<String>) -> Result<Vec<u8>, ClientError> {
-    let nonsense = |error| ClientError::Nonsense(serde::de::Error::custom(error));
+    let invalid_response = |error| ClientError::InvalidResponse(serde::de::Error::custom(error));
     match (text, base64) {
         (Some(text), _) => Ok(text.into_bytes()),
-        (None, Some(encoded)) => STANDARD.decode(encoded).map_err(nonsense),
+        (None, Some(encoded)) => STANDARD.decode(encoded).map_err(invalid_response),
         (None, None) => Ok(Vec::new()),
     }
 }

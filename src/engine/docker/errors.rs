@@ -109,7 +109,7 @@ fn general(operation: Operation, error: Error) -> EngineError {
         // From something in front of the engine, or from an engine that is going down.
         Error::DockerResponseServerError { status_code: 502..=504, .. } => EngineError::Interrupted { message },
         Error::DockerResponseServerError { .. } => EngineError::Refused { operation, message },
-        _ => EngineError::Nonsense { operation, message },
+        _ => EngineError::InvalidResponse { operation, message },
     }
 }
 

@@ -13,7 +13,7 @@ use futures_util::{Stream, StreamExt, stream};
 use sandboxd_actors::domain::ids::{ContainerId, InstanceName};
 use sandboxd_actors::domain::labels;
 use sandboxd_actors::ports::clock::{Clock, SystemClock};
-use sandboxd_actors::ports::engine::events::{EngineEvent, EngineEvents, Happening, Whose};
+use sandboxd_actors::ports::engine::events::{EngineEvent, EngineEvents, EventKind, EventSubject};
 use sandboxd_actors::ports::engine::{EngineError, Operation};
 
 use super::errors::Failure;
@@ -57,8 +57,8 @@ fn ours(message: EventMessage, instance: &InstanceName) -> Option<EngineEvent> {
     if attribute(labels::MANAGED)? != "true" || attribute(labels::INSTANCE)? != instance.as_str() {
         return None;
     }
-    let chat = attribute(labels::CHAT_ID).and_then(|chat| chat.parse().ok()).map(Whose::Chat);
-    let slot = || attribute(labels::SLOT_ID).and_then(|slot| slot.parse().ok()).map(Whose::Slot);
+    let chat = attribute(labels::CHAT_ID).and_then(|chat| chat.parse().ok()).map(EventSubject::Chat);
+    let slot = || attribute(labels::SLOT_ID).and_then(|slot| slot.parse().ok()).map(EventSubject::Slot);
     Some(EngineEvent {
         container: ContainerId::new(actor.id?),
         whose: chat.or_else(slot)?,
@@ -66,17 +66,17 @@ fn ours(message: EventMessage, instance: &InstanceName) -> Option<EngineEvent> {
     })
 }
 
-fn happening(action: &str) -> Option<Happening> {
+fn happening(action: &str) -> Option<EventKind> {
     Some(match action {
-        "start" => Happening::Started,
+        "start" => EventKind::Started,
         // The second name of each is Podman's.
-        "die" | "died" => Happening::Died,
-        "destroy" | "remove" => Happening::Destroyed,
-        "oom" => Happening::OutOfMemory,
-        "stop" => Happening::Stopped,
-        "pause" => Happening::Paused,
-        "unpause" => Happening::Resumed,
-        "health_status: unhealthy" => Happening::Unhealthy,
+        "die" | "died" => EventKind::Died,
+        "destroy" | "remove" => EventKind::Destroyed,
+        "oom" => EventKind::OutOfMemory,
+        "stop" => EventKind::Stopped,
+        "pause" => EventKind::Paused,
+        "unpause" => EventKind::Resumed,
+        "health_status: unhealthy" => EventKind::Unhealthy,
         _ => return None,
     })
 }
@@ -101,7 +101,7 @@ mod tests {
         EventMessage { action: Some(action.into()), actor: Some(actor), ..Default::default() }
     }
 
-    fn told(message: EventMessage) -> Option<Happening> {
+    fn told(message: EventMessage) -> Option<EventKind> {
         ours(message, &"default".parse().unwrap()).map(|event| event.what)
     }
 

@@ -17,15 +17,15 @@ use sandboxd_actors::domain::ids::ContainerId;
 
 use super::{DockerEngine, errors};
 use crate::engine::guest::{
-    Archive, Command, EngineInside, Execution, InsideError, Look, Output, Streams, Surroundings, Upload,
+    Archive, Command, EngineGuest, Execution, GuestError, Look, Output, Streams, Surroundings, Upload,
 };
 
 /// How long the engine may take to begin with what it was asked for.
 const LIMIT: Duration = Duration::from_secs(30);
 
 #[async_trait]
-impl EngineInside for DockerEngine {
-    async fn exec(&self, container: &ContainerId, command: Command) -> Result<Execution, InsideError> {
+impl EngineGuest for DockerEngine {
+    async fn exec(&self, container: &ContainerId, command: Command) -> Result<Execution, GuestError> {
         let docker = self.docker().await?;
         let (terminal, detached) = (command.terminal, command.detached);
         let config = ExecConfig {
@@ -54,28 +54,28 @@ impl EngineInside for DockerEngine {
         Ok(Execution { id, streams })
     }
 
-    async fn look(&self, execution: &str) -> Result<Look, InsideError> {
+    async fn look(&self, execution: &str) -> Result<Look, GuestError> {
         let seen = soon(self.docker().await?.inspect_exec(execution)).await?;
         let process = seen.pid.and_then(|pid| i32::try_from(pid).ok()).filter(|pid| *pid > 0);
         let ended = seen.exit_code.filter(|_| seen.running != Some(true));
         Ok(Look { process, exit_code: ended.and_then(|code| i32::try_from(code).ok()) })
     }
 
-    async fn resize(&self, execution: &str, rows: u16, columns: u16) -> Result<(), InsideError> {
+    async fn resize(&self, execution: &str, rows: u16, columns: u16) -> Result<(), GuestError> {
         let size = ResizeExecOptionsBuilder::default().h(i32::from(rows)).w(i32::from(columns)).build();
         soon(self.docker().await?.resize_exec(execution, size)).await
     }
 
     /// The client asks only once it is waited for, so the first part is waited for here: by then it is known whether there
     /// is anything.
-    async fn read_archive(&self, container: &ContainerId, path: &str) -> Result<Archive, InsideError> {
+    async fn read_archive(&self, container: &ContainerId, path: &str) -> Result<Archive, GuestError> {
         let options = DownloadFromContainerOptionsBuilder::default().path(path).build();
         let mut parts = self.docker().await?.download_from_container(container.as_str(), Some(options)).boxed();
         let first = soon(async { parts.try_next().await }).await?;
         Ok(futures_util::stream::iter(first.map(Ok)).chain(parts.map_err(failure)).boxed())
     }
 
-    async fn write_archive(&self, container: &ContainerId, path: &str, archive: Upload) -> Result<(), InsideError> {
+    async fn write_archive(&self, container: &ContainerId, path: &str, archive: Upload) -> Result<(), GuestError> {
         // What is a directory stays one.
         let options = UploadToContainerOptionsBuilder::default().path(path).no_overwrite_dir_non_dir("true").build();
         let docker = self.docker().await?;
@@ -83,14 +83,14 @@ impl EngineInside for DockerEngine {
         docker.upload_to_container(container.as_str(), Some(options), body).await.map_err(failure)
     }
 
-    async fn usage(&self, container: &ContainerId) -> Result<Usage, InsideError> {
+    async fn usage(&self, container: &ContainerId) -> Result<Usage, GuestError> {
         let options = StatsOptionsBuilder::default().stream(false).one_shot(true).build();
         let mut stats = self.docker().await?.stats(container.as_str(), Some(options)).boxed();
         let seen = soon(async { stats.try_next().await }).await?;
-        seen.map(used).ok_or_else(|| InsideError::Engine("it told nothing of it".to_owned()))
+        seen.map(used).ok_or_else(|| GuestError::Engine("it told nothing of it".to_owned()))
     }
 
-    async fn surroundings(&self, container: &ContainerId) -> Result<Surroundings, InsideError> {
+    async fn surroundings(&self, container: &ContainerId) -> Result<Surroundings, GuestError> {
         let seen = soon(self.docker().await?.inspect_container(container.as_str(), None)).await?;
         let config = seen.config.unwrap_or_default();
         let directory = config.working_dir.filter(|directory| !directory.is_empty());
@@ -100,32 +100,32 @@ impl EngineInside for DockerEngine {
 }
 
 impl DockerEngine {
-    async fn docker(&self) -> Result<&bollard::Docker, InsideError> {
-        self.client().await.map_err(|error| InsideError::Engine(error.to_string()))
+    async fn docker(&self) -> Result<&bollard::Docker, GuestError> {
+        self.client().await.map_err(|error| GuestError::Engine(error.to_string()))
     }
 }
 
-async fn soon<T>(call: impl Future<Output = Result<T, Error>>) -> Result<T, InsideError> {
+async fn soon<T>(call: impl Future<Output = Result<T, Error>>) -> Result<T, GuestError> {
     match tokio::time::timeout(LIMIT, call).await {
         Ok(answer) => answer.map_err(failure),
-        Err(_) => Err(InsideError::Engine(format!("it did not answer within {LIMIT:?}"))),
+        Err(_) => Err(GuestError::Engine(format!("it did not answer within {LIMIT:?}"))),
     }
 }
 
-fn failure(error: Error) -> InsideError {
+fn failure(error: Error) -> GuestError {
     let message = errors::message(&error);
     let lower = message.to_lowercase();
     match error {
         Error::DockerResponseServerError { .. }
             if lower.contains("no such container") || lower.contains("is not running") =>
         {
-            InsideError::Engine(message)
+            GuestError::Engine(message)
         }
-        Error::DockerResponseServerError { status_code: 404, .. } => InsideError::NotFound,
-        _ if lower.contains("read-only") => InsideError::ReadOnly,
-        _ if lower.contains("not a directory") => InsideError::NotADirectory,
-        Error::DockerResponseServerError { .. } => InsideError::Refused(message),
-        _ => InsideError::Engine(message),
+        Error::DockerResponseServerError { status_code: 404, .. } => GuestError::NotFound,
+        _ if lower.contains("read-only") => GuestError::ReadOnly,
+        _ if lower.contains("not a directory") => GuestError::NotADirectory,
+        Error::DockerResponseServerError { .. } => GuestError::Refused(message),
+        _ => GuestError::Engine(message),
     }
 }
 

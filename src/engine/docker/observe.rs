@@ -12,7 +12,7 @@ use sandboxd_actors::ports::clock::Timestamp;
 use sandboxd_actors::ports::engine::{ContainerState, EngineError, Exit, Health, Observed, Operation};
 
 pub(super) fn inspected(container: ContainerInspectResponse) -> Result<Observed, EngineError> {
-    let missing = |what| nonsense(Operation::Inspect, what);
+    let missing = |what| invalid_response(Operation::Inspect, what);
     let state = container.state.ok_or_else(|| missing("state"))?;
     let config = container.config.ok_or_else(|| missing("config"))?;
     Ok(Observed {
@@ -28,7 +28,7 @@ pub(super) fn inspected(container: ContainerInspectResponse) -> Result<Observed,
 }
 
 pub(super) fn listed(container: ContainerSummary) -> Result<Observed, EngineError> {
-    let missing = |what| nonsense(Operation::List, what);
+    let missing = |what| invalid_response(Operation::List, what);
     Ok(Observed {
         id: ContainerId::new(container.id.ok_or_else(|| missing("id"))?),
         name: container.names.unwrap_or_default().iter().map(|name| plain(name)).next().unwrap_or_default(),
@@ -91,8 +91,8 @@ fn plain(name: &str) -> String {
     name.trim_start_matches('/').to_owned()
 }
 
-fn nonsense(operation: Operation, what: &str) -> EngineError {
-    EngineError::Nonsense { operation, message: format!("a container without {what}") }
+fn invalid_response(operation: Operation, what: &str) -> EngineError {
+    EngineError::InvalidResponse { operation, message: format!("a container without {what}") }
 }
 
 #[cfg(test)]
@@ -124,6 +124,6 @@ mod tests {
             config: Some(Default::default()),
             ..Default::default()
         };
-        assert!(matches!(inspected(container), Err(EngineError::Nonsense { .. })));
+        assert!(matches!(inspected(container), Err(EngineError::InvalidResponse { .. })));
     }
 }

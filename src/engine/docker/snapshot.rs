@@ -56,7 +56,7 @@ pub(super) async fn commit(
         finished?;
     }
     let made = inspect(docker, &origin.instance, origin.id).await?;
-    made.ok_or_else(|| nonsense("the snapshot it made is not there"))
+    made.ok_or_else(|| invalid_response("the snapshot it made is not there"))
 }
 
 async fn commit_as(
@@ -110,7 +110,7 @@ fn override_all(
 /// Gives the draft's layers the snapshot's name, and the configuration of the image below them.
 async fn finish(docker: &Docker, draft: &str, base: ImageConfig, origin: &SnapshotOrigin) -> Result<(), EngineError> {
     let draft = docker.inspect_image(draft).await.during(Operation::Commit)?;
-    let archive = loadable(&draft, base, origin).map_err(|error| nonsense(&error.to_string()))?;
+    let archive = loadable(&draft, base, origin).map_err(|error| invalid_response(&error.to_string()))?;
     let options = ImportImageOptionsBuilder::default().quiet(true).build();
     let told = docker.import_image(options, bollard::body_full(archive.into()), None);
     told.try_collect::<Vec<_>>().await.during(Operation::Commit).map(drop)
@@ -225,8 +225,8 @@ async fn keeps_images_in_containerd(docker: &Docker) -> Result<bool, EngineError
     Ok(status.iter().flatten().any(|word| word.starts_with("io.containerd.snapshotter")))
 }
 
-fn nonsense(message: &str) -> EngineError {
-    EngineError::Nonsense { operation: Operation::Commit, message: message.to_owned() }
+fn invalid_response(message: &str) -> EngineError {
+    EngineError::InvalidResponse { operation: Operation::Commit, message: message.to_owned() }
 }
 
 #[cfg(test)]

@@ -15,8 +15,8 @@ use tokio::io::AsyncWriteExt;
 use super::commands::Known;
 use super::frames::{Reader, Writer};
 use super::processes::MemoryGroup;
-use super::{StandIn, failed, other, processes, unsupported};
-use crate::engine::guest::{Command, Execution, InsideError, Look, Output, Streams};
+use super::{GuestViaEngine, failed, other, processes, unsupported};
+use crate::engine::guest::{Command, Execution, GuestError, Look, Output, Streams};
 
 /// Between two looks at a command that is about to begin or to end: first, and at most.
 const PAUSE: Duration = Duration::from_millis(5);
@@ -40,14 +40,14 @@ const MOST_SILENT: u32 = 60;
 /// What is kept of what the engine says about a command that cannot be started, and of what a tool says.
 const MOST_TEXT: usize = 4096;
 
-impl StandIn {
+impl GuestViaEngine {
     pub(super) async fn run(&self, run: Run, reader: Reader, writer: &mut Writer) -> Result<(), Failure> {
         let (id, timeout) = (run.id, run.timeout.map(Duration::from_millis));
         let memory = self.memory().await;
         let started = Instant::now();
         let begun = self.engine.exec(&self.container, self.command(&run)).await;
         let Execution { id: execution, streams } = begun.map_err(|error| match error {
-            InsideError::Engine(_) => error.into(),
+            GuestError::Engine(_) => error.into(),
             error => not_started(&error.to_string()),
         })?;
         let Some(mut streams) = streams else {
@@ -178,7 +178,7 @@ impl StandIn {
                 }
                 Ok(_) => silent = 0,
                 // The sandbox is gone, or the engine does not answer just now.
-                Err(InsideError::NotFound) => return self.commands.forget(id),
+                Err(GuestError::NotFound) => return self.commands.forget(id),
                 Err(_) if silent >= MOST_SILENT => return self.commands.forget(id),
                 Err(_) => silent += 1,
             }
@@ -314,7 +314,7 @@ impl StandIn {
                     failed(Errno::NOTCONN, message)
                 }
                 // There is no such command any more.
-                Err(error @ InsideError::NotFound) => return Err(error.into()),
+                Err(error @ GuestError::NotFound) => return Err(error.into()),
                 Err(error) => error.into(),
             };
             if pauses.elapsed() >= BEGIN_LIMIT {
@@ -339,7 +339,7 @@ impl StandIn {
         let mut pauses = Pauses::new();
         while pauses.elapsed() < PURSUIT_LIMIT {
             match self.engine.look(&execution).await {
-                Ok(Look { exit_code: Some(_), .. }) | Err(InsideError::NotFound) => return,
+                Ok(Look { exit_code: Some(_), .. }) | Err(GuestError::NotFound) => return,
                 Ok(Look { process: Some(process), .. }) => {
                     let failure = self.kill_process(id, &execution, process).await.err();
                     let failure = failure.map(|failure| String::from_utf8_lossy(&failure.message.0).into_owned());
@@ -354,7 +354,7 @@ impl StandIn {
     }
 
     /// Waits for the end of a command whose output has ended. `broken`: why it ended too early.
-    async fn ended(&self, execution: &str, broken: Option<InsideError>) -> Result<i32, Lost> {
+    async fn ended(&self, execution: &str, broken: Option<GuestError>) -> Result<i32, Lost> {
         let (mut pauses, mut silent_since) = (Pauses::new(), None);
         loop {
             let running = match self.engine.look(execution).await {
@@ -364,7 +364,7 @@ impl StandIn {
                     process
                 }
                 // There is no such command any more.
-                Err(error @ InsideError::NotFound) => return Err(Lost::Unknown(error.into())),
+                Err(error @ GuestError::NotFound) => return Err(Lost::Unknown(error.into())),
                 Err(error) => {
                     if silent_since.get_or_insert_with(tokio::time::Instant::now).elapsed() >= END_LIMIT {
                         return Err(Lost::Unknown(error.into()));

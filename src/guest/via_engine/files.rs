@@ -10,7 +10,7 @@ use sandbox_init::wire::{self, Event, Facts, Failure, FileKind, Request};
 use super::frames::{Reader, Writer};
 use super::names::{followed, split};
 use super::spool::Spool;
-use super::{StandIn, failed, other};
+use super::{GuestViaEngine, failed, other};
 use crate::engine::guest::Archive;
 
 /// Links that are followed one after the other.
@@ -104,7 +104,7 @@ enum Step {
     End,
 }
 
-impl StandIn {
+impl GuestViaEngine {
     pub(super) async fn file(&self, request: Request, writer: &mut Writer) -> Result<(), Failure> {
         match request {
             Request::Read { path, offset, length } => self.read(&path, offset, length, writer).await,

@@ -4,7 +4,7 @@ use sandbox_init::codec::Bytes;
 use sandbox_init::tar::Kind;
 use sandbox_init::wire::Failure;
 
-use super::{StandIn, failed};
+use super::{GuestViaEngine, failed};
 
 /// Of a table of users: enough for any image, and bounded.
 const LONGEST_TABLE: usize = 1 << 20;
@@ -16,7 +16,7 @@ pub(super) struct Owner {
     pub(super) group: u32,
 }
 
-impl StandIn {
+impl GuestViaEngine {
     /// An absolute path.
     pub(super) async fn place(&self, path: &Bytes) -> Result<String, Failure> {
         let path = String::from_utf8_lossy(&path.0).into_owned();

@@ -16,7 +16,7 @@ use tokio::sync::mpsc;
 
 use super::frames::{Reader, Writer};
 use super::names::Owner;
-use super::{StandIn, other};
+use super::{GuestViaEngine, other};
 
 /// Links that one archive may have, so that they can be remembered.
 const MOST_LINKS: usize = 10_000;
@@ -24,7 +24,7 @@ const MOST_LINKS: usize = 10_000;
 /// Parts on their way to the engine.
 const WAITING: usize = 4;
 
-impl StandIn {
+impl GuestViaEngine {
     pub(super) async fn read_tree(&self, path: &Bytes, writer: &mut Writer) -> Result<(), Failure> {
         let (path, reading) = self.follow(&self.place(path).await?).await?;
         if reading.entry.kind != Kind::Directory {

@@ -26,7 +26,7 @@ fn a_migration_that_fails_changes_nothing() {
     let place = Place::new();
     drop(place.opened());
     let mut connection = Connection::open(&place.file).unwrap();
-    let broken = [MIGRATIONS, &["CREATE TABLE colours (name TEXT)", "nonsense"]].concat();
+    let broken = [MIGRATIONS, &["CREATE TABLE colours (name TEXT)", "invalid_response"]].concat();
     schema::migrate(&mut connection, &broken).unwrap_err();
     assert_eq!(schema::version(&connection).unwrap(), schema::latest(MIGRATIONS));
     drop(connection);

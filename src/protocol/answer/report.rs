@@ -38,8 +38,8 @@ struct ActionFields<'a> {
 impl<'a> ActionFields<'a> {
     fn of(action: &'a Action) -> Option<Self> {
         match action {
-            Action::Attend { sandbox, because } => Some(ActionFields {
-                action: "attend",
+            Action::Adopt { sandbox, because } => Some(ActionFields {
+                action: "adopt",
                 chat_id: Some(Shown(sandbox.chat)),
                 session_id: Some(Shown(sandbox.session)),
                 container_id: sandbox.container.as_ref().map(|id| id.as_str()),

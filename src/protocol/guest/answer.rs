@@ -8,7 +8,7 @@ use sandboxd_actors::ports::clock::Timestamp;
 use serde::Serialize;
 
 use super::CommandId;
-use crate::protocol::content::Kept;
+use crate::protocol::content::StoredContent;
 use crate::protocol::text::Time;
 
 /// How a command ended, with what was kept of its output.
@@ -71,7 +71,7 @@ impl From<&Ending> for End {
 #[derive(Debug, Default)]
 pub struct Printed {
     /// Absent where it was streamed.
-    kept: Option<Kept>,
+    kept: Option<StoredContent>,
     /// All that was printed, told or not.
     bytes: u64,
     truncated: bool,
@@ -79,7 +79,7 @@ pub struct Printed {
 
 impl Printed {
     /// `kept` is absent where the output was streamed.
-    pub fn of(kept: Option<Kept>, bytes: u64, truncated: bool) -> Self {
+    pub fn of(kept: Option<StoredContent>, bytes: u64, truncated: bool) -> Self {
         Self { kept, bytes, truncated }
     }
 
@@ -100,7 +100,7 @@ impl Printed {
 pub struct Trailing {
     pub opening: String,
     /// Absent where it was streamed; then both are null.
-    pub content: Option<Kept>,
+    pub content: Option<StoredContent>,
     pub closing: &'static str,
 }
 
@@ -205,7 +205,7 @@ pub struct Files {
 #[derive(Debug, Serialize)]
 pub struct ReadFile {
     #[serde(skip)]
-    content: Option<Kept>,
+    content: Option<StoredContent>,
     /// Told, from the offset on.
     bytes: u64,
     #[serde(flatten)]
@@ -214,7 +214,7 @@ pub struct ReadFile {
 
 impl ReadFile {
     /// `content` is absent where it was streamed.
-    pub fn of(content: Option<Kept>, bytes: u64, file: FileFields) -> Self {
+    pub fn of(content: Option<StoredContent>, bytes: u64, file: FileFields) -> Self {
         Self { content, bytes, file }
     }
 }
@@ -276,7 +276,7 @@ pub struct Done {}
 /// An answer of any of these.
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
-pub enum InsideAnswer {
+pub enum GuestResult {
     Ended(Box<Ended>),
     Started(Started),
     Commands(Commands),
@@ -289,12 +289,12 @@ pub enum InsideAnswer {
     Done(Done),
 }
 
-impl InsideAnswer {
+impl GuestResult {
     /// Takes out the parts that may be long.
     pub fn trailing(&mut self) -> Vec<Trailing> {
         match self {
-            InsideAnswer::Ended(ended) => vec![ended.stdout.trailing("stdout"), ended.stderr.trailing("stderr")],
-            InsideAnswer::Read(read) => {
+            GuestResult::Ended(ended) => vec![ended.stdout.trailing("stdout"), ended.stderr.trailing("stderr")],
+            GuestResult::Read(read) => {
                 vec![Trailing { opening: String::new(), content: read.content.take(), closing: "" }]
             }
             _ => Vec::new(),

@@ -10,14 +10,14 @@ use sandboxd_actors::domain::environment::Environment;
 use sandboxd_actors::domain::ids::ChatId;
 use serde::Deserialize;
 
-use super::{CommandId, DEFAULT_OUTPUT, Encoded, Exec, Input, Inside, MAX_ARGUMENTS, MAX_OUTPUT, Output};
+use super::{CommandId, DEFAULT_OUTPUT, Encoded, Exec, GuestRequest, Input, MAX_ARGUMENTS, MAX_OUTPUT, Output};
 use crate::protocol::error::Error;
 use crate::protocol::fields::{duration, fields, required};
 use crate::protocol::method::Method;
 use crate::protocol::request::Text;
 
 /// `None`: the method is not about the inside of a sandbox.
-pub(in crate::protocol) fn parse(method: Method, params: &str) -> Result<Option<(ChatId, Inside)>, Error> {
+pub(in crate::protocol) fn parse(method: Method, params: &str) -> Result<Option<(ChatId, GuestRequest)>, Error> {
     Ok(Some(match method {
         Method::SandboxExec => fields::<ExecFields<'_>>(params)?.checked()?,
         Method::SandboxRunCode => fields::<code::RunCodeFields<'_>>(params)?.checked()?,
@@ -26,7 +26,7 @@ pub(in crate::protocol) fn parse(method: Method, params: &str) -> Result<Option<
         Method::SandboxAttach => fields::<AttachFields<'_>>(params)?.checked()?,
         Method::SandboxCommands => {
             let CommandsFields { chat_id } = fields(params)?;
-            (required("chat_id", chat_id)?, Inside::Commands)
+            (required("chat_id", chat_id)?, GuestRequest::Commands)
         }
         Method::SandboxKill => fields::<KillFields<'_>>(params)?.checked()?,
         Method::SandboxInput => fields::<InputFields<'_>>(params)?.checked()?,
@@ -79,9 +79,9 @@ struct Terminal {
 }
 
 impl ExecFields<'_> {
-    fn checked(mut self) -> Result<(ChatId, Inside), Error> {
+    fn checked(mut self) -> Result<(ChatId, GuestRequest), Error> {
         let chat = required("chat_id", self.chat_id.take())?;
-        Ok((chat, Inside::Exec(Box::new(self.exec()?))))
+        Ok((chat, GuestRequest::Exec(Box::new(self.exec()?))))
     }
 
     fn exec(self) -> Result<Exec, Error> {
@@ -217,11 +217,11 @@ struct AttachFields<'a> {
 }
 
 impl AttachFields<'_> {
-    fn checked(self) -> Result<(ChatId, Inside), Error> {
+    fn checked(self) -> Result<(ChatId, GuestRequest), Error> {
         // Whoever attaches to what already runs detached does not own it.
         let on_disconnect = self.on_disconnect.or(Some(OnDisconnect::Detach));
         let output = output(self.stream, self.max_output, on_disconnect)?;
-        Ok((required("chat_id", self.chat_id)?, Inside::Attach { command: command(self.command_id)?, output }))
+        Ok((required("chat_id", self.chat_id)?, GuestRequest::Attach { command: command(self.command_id)?, output }))
     }
 }
 
@@ -242,12 +242,12 @@ struct KillFields<'a> {
 }
 
 impl KillFields<'_> {
-    fn checked(self) -> Result<(ChatId, Inside), Error> {
+    fn checked(self) -> Result<(ChatId, GuestRequest), Error> {
         if let Some(signal) = self.signal.filter(|signal| !(1..=31).contains(signal)) {
             return Err(Error::invalid_params("signal", format!("must be from 1 to 31, got {signal}")));
         }
         let command = command(self.command_id)?;
-        Ok((required("chat_id", self.chat_id)?, Inside::Kill { command, signal: self.signal }))
+        Ok((required("chat_id", self.chat_id)?, GuestRequest::Kill { command, signal: self.signal }))
     }
 }
 
@@ -263,10 +263,10 @@ struct InputFields<'a> {
 }
 
 impl InputFields<'_> {
-    fn checked(self) -> Result<(ChatId, Inside), Error> {
+    fn checked(self) -> Result<(ChatId, GuestRequest), Error> {
         let bytes = either(("text", self.text), ("base64", self.base64))?.unwrap_or_default();
         let (command, end) = (command(self.command_id)?, self.end.unwrap_or_default());
-        Ok((required("chat_id", self.chat_id)?, Inside::Input { command, bytes, end }))
+        Ok((required("chat_id", self.chat_id)?, GuestRequest::Input { command, bytes, end }))
     }
 }
 
@@ -281,11 +281,11 @@ struct ResizeFields<'a> {
 }
 
 impl ResizeFields<'_> {
-    fn checked(self) -> Result<(ChatId, Inside), Error> {
+    fn checked(self) -> Result<(ChatId, GuestRequest), Error> {
         let given = |field, value: Option<u16>| value.ok_or_else(|| Error::invalid_params(field, "is required"));
         let (rows, columns) = (given("rows", self.rows)?, given("columns", self.columns)?);
         let command = command(self.command_id)?;
-        Ok((required("chat_id", self.chat_id)?, Inside::Resize { command, rows, columns }))
+        Ok((required("chat_id", self.chat_id)?, GuestRequest::Resize { command, rows, columns }))
     }
 }
 

@@ -11,7 +11,7 @@ use sandboxd_actors::domain::sandbox::{Holder, Status};
 use sandboxd_actors::sandboxes::Sandboxes;
 
 use crate::guest::Entrance;
-use crate::guest::stream::ConversationError;
+use crate::guest::stream::GuestStreamError;
 use crate::protocol::guest::CommandId;
 
 /// How often the hold of a running command is renewed.
@@ -52,9 +52,9 @@ async fn renew(sandboxes: &Sandboxes, chat: ChatId, lease: Lease) {
 
 /// Waits for the end of the command, or until init cannot be asked any more. Init tells of it by itself.
 async fn ended(sandboxes: &Sandboxes, entrance: &dyn Entrance, chat: ChatId, command: CommandId) {
-    let Ok(mut conversation) = entrance.converse(&Request::Await { id: command }).await else { return };
-    match conversation.listening.next_event().await {
-        Err(ConversationError::Failed(failure)) if failure.errno != Errno::SRCH.raw_os_error() => {}
+    let Ok(mut conversation) = entrance.open_stream(&Request::Await { id: command }).await else { return };
+    match conversation.reader.next_event().await {
+        Err(GuestStreamError::Failed(failure)) if failure.errno != Errno::SRCH.raw_os_error() => {}
         _ => return,
     }
     loop {
@@ -91,7 +91,7 @@ async fn is_paused(sandboxes: &Sandboxes, chat: ChatId) -> bool {
 
 /// `None`: init does not answer. The sandbox has ended, or is about to, or was just paused.
 async fn running(entrance: &dyn Entrance) -> Option<Vec<CommandId>> {
-    let conversation = entrance.converse(&Request::Commands {}).await.ok()?;
+    let conversation = entrance.open_stream(&Request::Commands {}).await.ok()?;
     match conversation.answer().await {
         Ok(Event::Commands { commands }) => {
             let running = commands.into_iter().filter(|command| command.ending.is_none());

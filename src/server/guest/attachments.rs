@@ -18,13 +18,13 @@ const WAITING: usize = 4;
 
 /// The commands that somebody is attached to through this service.
 #[derive(Debug)]
-pub struct Steering {
-    commands: Mutex<HashMap<(ChatId, CommandId), mpsc::Sender<Steer>>>,
+pub struct Attachments {
+    commands: Mutex<HashMap<(ChatId, CommandId), mpsc::Sender<AttachedInput>>>,
     last: AtomicU64,
 }
 
 #[derive(Debug)]
-pub(super) enum Steer {
+pub(super) enum AttachedInput {
     Input {
         bytes: Vec<u8>,
         end: bool,
@@ -37,7 +37,7 @@ pub(super) enum Steer {
     },
 }
 
-impl Default for Steering {
+impl Default for Attachments {
     /// Numbers go up from the time of day in microseconds, so that a later run of the service gives new ones.
     fn default() -> Self {
         let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO);
@@ -45,24 +45,24 @@ impl Default for Steering {
     }
 }
 
-impl Steering {
+impl Attachments {
     pub(super) fn new_command(&self) -> CommandId {
         self.last.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    pub(super) fn take(&self, chat: ChatId, command: CommandId) -> Wheel<'_> {
+    pub(super) fn take(&self, chat: ChatId, command: CommandId) -> Attachment<'_> {
         let (sender, receiver) = mpsc::channel(WAITING);
         self.commands().insert((chat, command), sender.clone());
-        Wheel { steering: self, key: (chat, command), sender, receiver }
+        Attachment { attachments: self, key: (chat, command), sender, receiver }
     }
 
-    pub(super) fn of(&self, chat: ChatId, command: CommandId) -> Result<Hand, Error> {
+    pub(super) fn of(&self, chat: ChatId, command: CommandId) -> Result<AttachmentHandle, Error> {
         let missing = || no_such_command(chat, command);
         let sender = self.commands().get(&(chat, command)).cloned().ok_or_else(missing)?;
-        Ok(Hand { sender, chat, command })
+        Ok(AttachmentHandle { sender, chat, command })
     }
 
-    fn commands(&self) -> MutexGuard<'_, HashMap<(ChatId, CommandId), mpsc::Sender<Steer>>> {
+    fn commands(&self) -> MutexGuard<'_, HashMap<(ChatId, CommandId), mpsc::Sender<AttachedInput>>> {
         // No panic can leave the map half changed.
         self.commands.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -70,16 +70,16 @@ impl Steering {
 
 /// Held by whoever is attached.
 #[derive(Debug)]
-pub(super) struct Wheel<'a> {
-    steering: &'a Steering,
+pub(super) struct Attachment<'a> {
+    attachments: &'a Attachments,
     key: (ChatId, CommandId),
-    sender: mpsc::Sender<Steer>,
-    receiver: mpsc::Receiver<Steer>,
+    sender: mpsc::Sender<AttachedInput>,
+    receiver: mpsc::Receiver<AttachedInput>,
 }
 
-impl Wheel<'_> {
+impl Attachment<'_> {
     /// Waits for ever while nothing is sent.
-    pub(super) async fn turned(&mut self) -> Steer {
+    pub(super) async fn turned(&mut self) -> AttachedInput {
         match self.receiver.recv().await {
             Some(steer) => steer,
             None => std::future::pending().await,
@@ -87,9 +87,9 @@ impl Wheel<'_> {
     }
 }
 
-impl Drop for Wheel<'_> {
+impl Drop for Attachment<'_> {
     fn drop(&mut self) {
-        let mut commands = self.steering.commands();
+        let mut commands = self.attachments.commands();
         // Whoever attached later has taken the place.
         if commands.get(&self.key).is_some_and(|sender| sender.same_channel(&self.sender)) {
             commands.remove(&self.key);
@@ -98,23 +98,23 @@ impl Drop for Wheel<'_> {
 }
 
 #[derive(Debug)]
-pub(super) struct Hand {
-    sender: mpsc::Sender<Steer>,
+pub(super) struct AttachmentHandle {
+    sender: mpsc::Sender<AttachedInput>,
     chat: ChatId,
     command: CommandId,
 }
 
-impl Hand {
+impl AttachmentHandle {
     /// Waits while the command does not take its input.
     pub(super) async fn input(self, bytes: Vec<u8>, end: bool, memory: Option<Reservation>) -> Result<(), Error> {
-        self.send(Steer::Input { bytes, end, memory }).await
+        self.send(AttachedInput::Input { bytes, end, memory }).await
     }
 
     pub(super) async fn resize(self, rows: u16, columns: u16) -> Result<(), Error> {
-        self.send(Steer::Resize { rows, columns }).await
+        self.send(AttachedInput::Resize { rows, columns }).await
     }
 
-    async fn send(self, steer: Steer) -> Result<(), Error> {
+    async fn send(self, steer: AttachedInput) -> Result<(), Error> {
         let over = |_| no_such_command(self.chat, self.command);
         self.sender.send(steer).await.map_err(over)
     }

@@ -4,16 +4,16 @@ use sandboxd_actors::domain::ids::ChatId;
 use sandboxd_actors::domain::sandbox::Holder;
 
 use super::exec::Held;
-use super::{Desk, Turn};
+use super::{GuestCall, Turn};
 use crate::config::Language;
 use crate::languages::Languages;
 use crate::protocol::error::Error;
-use crate::protocol::guest::answer::InsideAnswer;
+use crate::protocol::guest::answer::GuestResult;
 use crate::protocol::guest::{Code, Exec, Input, MAX_ARGUMENTS};
 
-impl Desk<'_> {
-    pub(super) async fn run_code(&self, chat: ChatId, code: Code, turn: Option<Turn>) -> Result<InsideAnswer, Error> {
-        let id = self.steering.new_command();
+impl GuestCall<'_> {
+    pub(super) async fn run_code(&self, chat: ChatId, code: Code, turn: Option<Turn>) -> Result<GuestResult, Error> {
+        let id = self.attachments.new_command();
         let held = Held::take(self.sandboxes, chat, Holder::Command { id }, self.max_lease).await?;
         let outcome = match command(self.languages, &held, code) {
             Ok(exec) => self.run(chat, id, exec, &held, turn).await,

@@ -10,15 +10,15 @@ use sandboxd_actors::domain::sandbox::{Holder, Sandbox};
 use sandboxd_actors::sandboxes::Sandboxes;
 use tokio_util::sync::CancellationToken;
 
-use super::{Barrier, Desk, ENGINE_FAILED, Turn, gone, of_command, unexpected};
-use crate::guest::stream::{Conversation, ConversationError, Listening, Said, Speaking};
-use crate::protocol::content::Kept;
+use super::{Barrier, ENGINE_FAILED, GuestCall, Turn, gone, of_command, unexpected};
+use crate::guest::stream::{GuestFrame, GuestStream, GuestStreamError, StreamReader, StreamWriter};
+use crate::protocol::content::StoredContent;
 use crate::protocol::error::{Error, Kind};
-use crate::protocol::guest::answer::{Ended, InsideAnswer, Printed, Started};
+use crate::protocol::guest::answer::{Ended, GuestResult, Printed, Started};
 use crate::protocol::guest::{CommandId, DEFAULT_OUTPUT, Exec, Input, Output, whole_characters};
 use crate::protocol::notification::Notification;
 use crate::server::guest::activity::keep;
-use crate::server::guest::attachments::{Steer, Wheel};
+use crate::server::guest::attachments::{AttachedInput, Attachment};
 use crate::server::memory::Reservation;
 use crate::server::outbox::Closed;
 
@@ -34,15 +34,15 @@ const MORE_OUTPUT: usize = 64 << 10;
 /// How long a command waits for memory for its output.
 const MEMORY_PATIENCE: Duration = Duration::from_secs(15);
 
-impl Desk<'_> {
+impl GuestCall<'_> {
     pub(super) async fn exec(
         &self,
         chat: ChatId,
         exec: Exec,
         barrier: Option<Barrier>,
         turn: Option<Turn>,
-    ) -> Result<InsideAnswer, Error> {
-        let id = self.steering.new_command();
+    ) -> Result<GuestResult, Error> {
+        let id = self.attachments.new_command();
         let held = Held::take(self.sandboxes, chat, Holder::Command { id }, self.max_lease).await?;
         if let Some(barrier) = &barrier {
             barrier.runs_as(held.sandbox.session, id);
@@ -62,12 +62,12 @@ impl Desk<'_> {
         exec: Exec,
         held: &Held<'_>,
         turn: Option<Turn>,
-    ) -> Result<InsideAnswer, Error> {
+    ) -> Result<GuestResult, Error> {
         let Exec { arguments, user, directory, environment, input, timeout, output, terminal, detached, .. } = exec;
         let program = arguments.first().cloned().unwrap_or_default();
         let entrance = match user {
             // Init has no right to become somebody else.
-            Some(user) => self.stand_in(&held.sandbox, Some(user))?,
+            Some(user) => self.via_engine(&held.sandbox, Some(user))?,
             None => self.interior(&held.sandbox)?,
         };
         let command = Run {
@@ -80,10 +80,10 @@ impl Desk<'_> {
             input: input != Input::None,
             detached,
         };
-        let mut conversation = entrance.converse(&Request::Run { command }).await?;
+        let mut conversation = entrance.open_stream(&Request::Run { command }).await?;
         match conversation.started().await {
             Ok(Event::Started { .. }) => {}
-            Err(ConversationError::Failed(failure)) if failure.errno != ENGINE_FAILED => {
+            Err(GuestStreamError::Failed(failure)) if failure.errno != ENGINE_FAILED => {
                 let reason = String::from_utf8_lossy(&failure.message.0).into_owned();
                 return Err(Kind::CommandNotStarted
                     .error(format!("the command was not started: {program}: {reason}"))
@@ -96,18 +96,18 @@ impl Desk<'_> {
         drop(turn);
         if detached {
             self.keep(held, id).await;
-            return Ok(InsideAnswer::Started(Started { command_id: id }));
+            return Ok(GuestResult::Started(Started { command_id: id }));
         }
         self.follow(chat, id, conversation, input, output, held).await
     }
 
-    pub(super) async fn attach(&self, chat: ChatId, id: CommandId, output: Output) -> Result<InsideAnswer, Error> {
+    pub(super) async fn attach(&self, chat: ChatId, id: CommandId, output: Output) -> Result<GuestResult, Error> {
         let held = Held::take(self.sandboxes, chat, Holder::Command { id }, self.max_lease).await?;
         // Before whoever follows it now is sent away.
         let barrier = self.syncs.barrier(chat, id);
         let outcome = async {
-            let mut conversation = self.way_to(&held.sandbox, id)?.converse(&Request::Attach { id }).await?;
-            match conversation.listening.event().await {
+            let mut conversation = self.way_to(&held.sandbox, id)?.open_stream(&Request::Attach { id }).await?;
+            match conversation.reader.event().await {
                 Ok(Event::Started { .. }) => {}
                 Err(error) => return Err(of_command(chat, id, error)),
                 other => return Err(unexpected(other)),
@@ -123,13 +123,13 @@ impl Desk<'_> {
     }
 
     /// Tells those who wait for a sync how it ended. If its caller is gone, it is followed without one.
-    async fn settle(&self, chat: ChatId, id: CommandId, barrier: Barrier, outcome: &Result<InsideAnswer, Error>) {
+    async fn settle(&self, chat: ChatId, id: CommandId, barrier: Barrier, outcome: &Result<GuestResult, Error>) {
         match outcome {
-            Ok(InsideAnswer::Ended(ended)) => barrier.lift(ended.failure().map_or(Ok(()), Err)),
+            Ok(GuestResult::Ended(ended)) => barrier.lift(ended.failure().map_or(Ok(()), Err)),
             Ok(_) => barrier.lift(Ok(())),
             Err(_) if self.gone.is_cancelled() => {
                 let nobody = CancellationToken::new();
-                let unattended = Desk { ticket: None, gone: &nobody, ..*self };
+                let unattended = GuestCall { ticket: None, gone: &nobody, ..*self };
                 let output = Output { stream: false, limit: DEFAULT_OUTPUT, detach_on_disconnect: true };
                 let _ = Box::pin(unattended.attach(chat, id, output)).await;
             }
@@ -142,23 +142,23 @@ impl Desk<'_> {
         &self,
         chat: ChatId,
         id: CommandId,
-        conversation: Conversation,
+        conversation: GuestStream,
         input: Input,
         output: Output,
         held: &Held<'_>,
-    ) -> Result<InsideAnswer, Error> {
-        let Conversation { mut listening, mut speaking } = conversation;
-        let mut wheel = self.steering.take(chat, id);
+    ) -> Result<GuestResult, Error> {
+        let GuestStream { mut reader, mut writer } = conversation;
+        let mut wheel = self.attachments.take(chat, id);
         let mut told = Told::new(Some(id), output, self);
         if (output.stream || input == Input::Follows)
             && self.notify(Notification::Started { command: id }).await.is_err()
         {
             self.gone.cancelled().await;
         }
-        let listened = told.listen(&mut listening);
+        let listened = told.listen(&mut reader);
         let outcome = tokio::select! {
             ended = listened => ended,
-            never = steer(&mut wheel, &mut speaking, input) => match never {},
+            never = steer(&mut wheel, &mut writer, input) => match never {},
             never = held.keep() => match never {},
             () = self.gone.cancelled() => Err(Stop::Gone),
             () = self.shutdown.cancelled() => Err(Stop::Shutdown),
@@ -167,13 +167,13 @@ impl Desk<'_> {
             Ok(ending) => {
                 let (missed, [stdout, stderr]) = (told.missed, told.printed());
                 let end = (&ending).into();
-                Ok(InsideAnswer::Ended(Box::new(Ended { command_id: id, end, stdout, stderr, missed })))
+                Ok(GuestResult::Ended(Box::new(Ended { command_id: id, end, stdout, stderr, missed })))
             }
             Err(Stop::Gone) if output.detach_on_disconnect => {
                 self.keep(held, id).await;
                 Err(gone())
             }
-            Err(Stop::Gone) => Err(abandon(listening, speaking).await),
+            Err(Stop::Gone) => Err(abandon(reader, writer).await),
             // It goes on, and the next process of the service finds it.
             Err(Stop::Shutdown) => Err(Kind::ShuttingDown
                 .error("the service is shutting down; the command goes on and can be attached to")
@@ -191,9 +191,10 @@ impl Desk<'_> {
 }
 
 /// The caller is gone, and with it all that the command has started.
-async fn abandon(mut listening: Listening, mut speaking: Speaking) -> Error {
-    if speaking.control(&Control::Kill {}).await.is_ok() {
-        let end = async { while !matches!(listening.next().await, Ok(Said::Event(Event::Ended { .. })) | Err(_)) {} };
+async fn abandon(mut reader: StreamReader, mut writer: StreamWriter) -> Error {
+    if writer.control(&Control::Kill {}).await.is_ok() {
+        let end =
+            async { while !matches!(reader.next().await, Ok(GuestFrame::Event(Event::Ended { .. })) | Err(_)) {} };
         let _ = tokio::time::timeout(KILL_LIMIT, end).await;
     }
     gone()
@@ -202,7 +203,7 @@ async fn abandon(mut listening: Listening, mut speaking: Speaking) -> Error {
 pub(super) enum Stop {
     Gone,
     Shutdown,
-    Broken(ConversationError),
+    Broken(GuestStreamError),
 }
 
 impl From<Closed> for Stop {
@@ -212,19 +213,19 @@ impl From<Closed> for Stop {
 }
 
 /// Hands on what is sent to the command. Without end: one that reads no more gets no more.
-async fn steer(wheel: &mut Wheel<'_>, speaking: &mut Speaking, input: Input) -> std::convert::Infallible {
+async fn steer(wheel: &mut Attachment<'_>, writer: &mut StreamWriter, input: Input) -> std::convert::Infallible {
     if let Input::Whole(bytes) = input {
-        let _ = speaking.data(&bytes).await;
-        let _ = speaking.end().await;
+        let _ = writer.data(&bytes).await;
+        let _ = writer.end().await;
     }
     loop {
         let _ = match wheel.turned().await {
-            Steer::Input { bytes, end, memory: _memory } => {
-                let sent = speaking.data(&bytes).await;
-                if end { speaking.end().await } else { sent }
+            AttachedInput::Input { bytes, end, memory: _memory } => {
+                let sent = writer.data(&bytes).await;
+                if end { writer.end().await } else { sent }
             }
-            Steer::Resize { rows, columns } => {
-                speaking.control(&Control::Resize { size: Size { rows, columns } }).await
+            AttachedInput::Resize { rows, columns } => {
+                writer.control(&Control::Resize { size: Size { rows, columns } }).await
             }
         };
     }
@@ -234,7 +235,7 @@ async fn steer(wheel: &mut Wheel<'_>, speaking: &mut Speaking, input: Input) -> 
 pub(super) struct Told<'a> {
     command: Option<CommandId>,
     output: Output,
-    desk: &'a Desk<'a>,
+    desk: &'a GuestCall<'a>,
     streams: [Stream; 2],
     /// Not kept while nobody listened.
     missed: u64,
@@ -249,7 +250,7 @@ struct Stream {
     bytes: u64,
     told: usize,
     /// Kept for the answer.
-    kept: Kept,
+    kept: StoredContent,
     /// The beginning of a character whose rest has not come yet.
     begun: Vec<u8>,
 }
@@ -257,27 +258,27 @@ struct Stream {
 const NAMES: [&str; 2] = ["stdout", "stderr"];
 
 impl<'a> Told<'a> {
-    pub(super) fn new(command: Option<CommandId>, output: Output, desk: &'a Desk<'a>) -> Self {
+    pub(super) fn new(command: Option<CommandId>, output: Output, desk: &'a GuestCall<'a>) -> Self {
         let (streams, memory) = Default::default();
         Self { command, output, desk, streams, missed: 0, memory, is_cut: false }
     }
 
-    async fn listen(&mut self, listening: &mut Listening) -> Result<Ending, Stop> {
+    async fn listen(&mut self, reader: &mut StreamReader) -> Result<Ending, Stop> {
         loop {
-            match listening.next().await.map_err(Stop::Broken)? {
-                Said::Stdout(bytes) => self.tell(0, bytes).await?,
-                Said::Stderr(bytes) => self.tell(1, bytes).await?,
-                Said::Event(Event::Missed { bytes }) => {
+            match reader.next().await.map_err(Stop::Broken)? {
+                GuestFrame::Stdout(bytes) => self.tell(0, bytes).await?,
+                GuestFrame::Stderr(bytes) => self.tell(1, bytes).await?,
+                GuestFrame::Event(Event::Missed { bytes }) => {
                     self.missed += bytes;
                     if let Some(command) = self.command.filter(|_| self.output.stream) {
                         self.desk.notify(Notification::Missed { command, bytes }).await?;
                     }
                 }
-                Said::Event(Event::Ended { ending }) => {
+                GuestFrame::Event(Event::Ended { ending }) => {
                     self.finish().await?;
                     return Ok(ending);
                 }
-                _ => return Err(Stop::Broken(ConversationError::Nonsense)),
+                _ => return Err(Stop::Broken(GuestStreamError::InvalidResponse)),
             }
         }
     }

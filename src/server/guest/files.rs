@@ -6,15 +6,15 @@ use sandbox_init::codec::Bytes;
 use sandbox_init::wire::{Entry, Event, Facts, Failure, Request};
 use sandboxd_actors::domain::ids::ChatId;
 
-use super::{Desk, ENGINE_FAILED, TOO_MANY_STREAMS, gone, unexpected};
-use crate::guest::stream::{Conversation, ConversationError, Said};
-use crate::protocol::content::Kept;
+use super::{ENGINE_FAILED, GuestCall, TOO_MANY_STREAMS, gone, unexpected};
+use crate::guest::stream::{GuestFrame, GuestStream, GuestStreamError};
+use crate::protocol::content::StoredContent;
 use crate::protocol::error::{Error, Kind};
-use crate::protocol::guest::answer::{Done, FileFields, Files, InsideAnswer, ReadFile};
+use crate::protocol::guest::answer::{Done, FileFields, Files, GuestResult, ReadFile};
 use crate::protocol::guest::file_reason::FileReason;
-use crate::protocol::guest::{Inside, MAX_FILES, whole_characters};
+use crate::protocol::guest::{GuestRequest, MAX_FILES, whole_characters};
 use crate::protocol::notification::Notification;
-use crate::server::guest::attachments::Steer;
+use crate::server::guest::attachments::AttachedInput;
 use crate::server::memory::{Holding, ORDINARY};
 
 /// Read of a file before its size is known.
@@ -26,18 +26,18 @@ const MAX_LISTING: usize = 16 << 20;
 /// Bytes of names and of links' targets that one answer tells.
 const MAX_NAMES: usize = 4 << 20;
 
-impl Desk<'_> {
-    pub(super) async fn file(&self, chat: ChatId, call: Inside) -> Result<InsideAnswer, Error> {
+impl GuestCall<'_> {
+    pub(super) async fn file(&self, chat: ChatId, call: GuestRequest) -> Result<GuestResult, Error> {
         let bytes = |path: &String| Bytes::from(path.as_str());
         match call {
-            Inside::ReadFile { path, offset, length, stream: true } => {
+            GuestRequest::ReadFile { path, offset, length, stream: true } => {
                 let conversation = self.ask(chat, Request::Read { path: bytes(&path), offset, length }).await?;
                 self.tell_file(conversation, offset, length).await.map_err(|error| of_file(&path, error))
             }
-            Inside::ReadFile { path, offset, length, stream: false } => {
+            GuestRequest::ReadFile { path, offset, length, stream: false } => {
                 self.read_file(chat, &path, offset, length).await
             }
-            Inside::WriteFile { path, content, mode, parents } => {
+            GuestRequest::WriteFile { path, content, mode, parents } => {
                 let request = Request::Write { path: bytes(&path), mode, parents };
                 let conversation = self.ask(chat, request).await?;
                 let written = match content {
@@ -46,26 +46,26 @@ impl Desk<'_> {
                 };
                 written.map_err(|error| of_file(&path, error))
             }
-            Inside::ListFiles { path } => self.list_files(chat, &path).await,
-            Inside::StatFile { path } => self.simple(chat, Request::Facts { path: bytes(&path) }, &path).await,
-            Inside::MakeDirectory { path, mode, parents } => {
+            GuestRequest::ListFiles { path } => self.list_files(chat, &path).await,
+            GuestRequest::StatFile { path } => self.simple(chat, Request::Facts { path: bytes(&path) }, &path).await,
+            GuestRequest::MakeDirectory { path, mode, parents } => {
                 let request = Request::MakeDirectory { path: bytes(&path), mode, parents };
                 self.simple(chat, request, &path).await
             }
-            Inside::RemoveFile { path, recursive } => {
+            GuestRequest::RemoveFile { path, recursive } => {
                 self.simple(chat, Request::Remove { path: bytes(&path), recursive }, &path).await
             }
-            Inside::MoveFile { from, to } => {
+            GuestRequest::MoveFile { from, to } => {
                 self.simple(chat, Request::Move { from: bytes(&from), to: bytes(&to) }, &from).await
             }
             other => Err(Kind::Internal.error(format!("{other:?} is not about a file"))),
         }
     }
 
-    async fn simple(&self, chat: ChatId, request: Request, path: &str) -> Result<InsideAnswer, Error> {
+    async fn simple(&self, chat: ChatId, request: Request, path: &str) -> Result<GuestResult, Error> {
         match self.ask(chat, request).await?.answer().await {
-            Ok(Event::Done {}) => Ok(InsideAnswer::Done(Done {})),
-            Ok(Event::Facts { facts }) => Ok(InsideAnswer::File(facts.into())),
+            Ok(Event::Done {}) => Ok(GuestResult::Done(Done {})),
+            Ok(Event::Facts { facts }) => Ok(GuestResult::File(facts.into())),
             Ok(other) => Err(unexpected(Ok(other))),
             Err(error) => Err(of_file(path, error)),
         }
@@ -75,24 +75,24 @@ impl Desk<'_> {
     pub(super) async fn receive(
         &self,
         chat: ChatId,
-        conversation: Conversation,
-    ) -> Result<Result<Event, ConversationError>, Error> {
-        let Conversation { mut listening, mut speaking } = conversation;
-        let transfer = self.steering.new_command();
-        let mut wheel = self.steering.take(chat, transfer);
+        conversation: GuestStream,
+    ) -> Result<Result<Event, GuestStreamError>, Error> {
+        let GuestStream { mut reader, mut writer } = conversation;
+        let transfer = self.attachments.new_command();
+        let mut wheel = self.attachments.take(chat, transfer);
         self.notify(Notification::Started { command: transfer }).await.map_err(|_| gone())?;
         let receiving = async {
             loop {
-                if let Steer::Input { bytes, end, memory: _memory } = wheel.turned().await {
-                    let _ = speaking.data(&bytes).await;
+                if let AttachedInput::Input { bytes, end, memory: _memory } = wheel.turned().await {
+                    let _ = writer.data(&bytes).await;
                     if end {
-                        let _ = speaking.end().await;
+                        let _ = writer.end().await;
                     }
                 }
             }
         };
         tokio::select! {
-            event = listening.next_event() => Ok(event),
+            event = reader.next_event() => Ok(event),
             () = receiving => Err(gone()),
             // Without its end, nothing is written.
             () = self.gone.cancelled() => Err(gone()),
@@ -102,10 +102,10 @@ impl Desk<'_> {
 
     /// Reads a small part first, which needs only memory of the connection's own. Memory for a large file is reserved
     /// while none of it is held, neither here nor in the sandbox.
-    async fn read_file(&self, chat: ChatId, path: &str, offset: u64, length: u64) -> Result<InsideAnswer, Error> {
+    async fn read_file(&self, chat: ChatId, path: &str, offset: u64, length: u64) -> Result<GuestResult, Error> {
         let entrance = self.interior(&self.visited(chat).await?)?;
         let read = async |length: u64| {
-            let conversation = entrance.converse(&Request::Read { path: Bytes::from(path), offset, length }).await?;
+            let conversation = entrance.open_stream(&Request::Read { path: Bytes::from(path), offset, length }).await?;
             gather(conversation, length).await.map_err(|error| of_file(path, error))
         };
         let first = length.min(FIRST_READ);
@@ -122,29 +122,29 @@ impl Desk<'_> {
             self.hold(memory);
         }
         let bytes = content.len() as u64;
-        Ok(InsideAnswer::Read(Box::new(ReadFile::of(Some(content), bytes, facts.into()))))
+        Ok(GuestResult::Read(Box::new(ReadFile::of(Some(content), bytes, facts.into()))))
     }
 
     /// Sends a file bit by bit.
     async fn tell_file(
         &self,
-        mut conversation: Conversation,
+        mut conversation: GuestStream,
         start: u64,
         length: u64,
-    ) -> Result<InsideAnswer, ConversationError> {
-        let Event::Facts { facts } = conversation.listening.event().await? else {
-            return Err(ConversationError::Nonsense);
+    ) -> Result<GuestResult, GuestStreamError> {
+        let Event::Facts { facts } = conversation.reader.event().await? else {
+            return Err(GuestStreamError::InvalidResponse);
         };
         // The beginning of a character whose rest has not come yet.
         let (mut begun, mut read) = (Vec::new(), 0);
         loop {
             let joined;
-            let (bytes, is_last) = match conversation.listening.soon().await? {
-                Said::Data(bytes) => {
+            let (bytes, is_last) = match conversation.reader.soon().await? {
+                GuestFrame::Data(bytes) => {
                     read += bytes.len() as u64;
                     // More than was asked for is not init's doing.
                     if read > length {
-                        return Err(ConversationError::Nonsense);
+                        return Err(GuestStreamError::InvalidResponse);
                     }
                     if begun.is_empty() {
                         (bytes, false)
@@ -153,28 +153,28 @@ impl Desk<'_> {
                         (joined.as_slice(), false)
                     }
                 }
-                Said::End => (begun.as_slice(), true),
-                _ => return Err(ConversationError::Nonsense),
+                GuestFrame::End => (begun.as_slice(), true),
+                _ => return Err(GuestStreamError::InvalidResponse),
             };
             // At the end, what is left is told as it is.
             let whole = if is_last { bytes.len() } else { whole_characters(bytes) };
             let offset = start + read - bytes.len() as u64;
             let (told, rest) = bytes.split_at(whole);
             if !told.is_empty() && self.notify(Notification::Data { offset, bytes: told }).await.is_err() {
-                return Err(ConversationError::Broken);
+                return Err(GuestStreamError::Broken);
             }
             if is_last {
-                return Ok(InsideAnswer::Read(Box::new(ReadFile::of(None, read, facts.into()))));
+                return Ok(GuestResult::Read(Box::new(ReadFile::of(None, read, facts.into()))));
             }
             begun = rest.to_vec();
         }
     }
 
     /// Most directories fit into the memory that every listing has.
-    async fn list_files(&self, chat: ChatId, path: &str) -> Result<InsideAnswer, Error> {
+    async fn list_files(&self, chat: ChatId, path: &str) -> Result<GuestResult, Error> {
         let entrance = self.interior(&self.visited(chat).await?)?;
         let list = async |most: usize| {
-            let conversation = entrance.converse(&Request::ReadDirectory { path: Bytes::from(path) }).await?;
+            let conversation = entrance.open_stream(&Request::ReadDirectory { path: Bytes::from(path) }).await?;
             list(conversation, most).await.map_err(|error| of_file(path, error))
         };
         let mut files = list(ORDINARY).await?;
@@ -183,62 +183,62 @@ impl Desk<'_> {
             self.hold(self.reserve(MAX_LISTING, Holding::Brief).await?);
             files = list(MAX_LISTING).await?;
         }
-        Ok(InsideAnswer::Files(files))
+        Ok(GuestResult::Files(files))
     }
 }
 
 /// All that init says of a file.
-async fn gather(mut conversation: Conversation, length: u64) -> Result<(Facts, Kept), ConversationError> {
-    let Event::Facts { facts } = conversation.listening.event().await? else {
-        return Err(ConversationError::Nonsense);
+async fn gather(mut conversation: GuestStream, length: u64) -> Result<(Facts, StoredContent), GuestStreamError> {
+    let Event::Facts { facts } = conversation.reader.event().await? else {
+        return Err(GuestStreamError::InvalidResponse);
     };
-    let mut content = Kept::default();
+    let mut content = StoredContent::default();
     loop {
-        match conversation.listening.soon().await? {
+        match conversation.reader.soon().await? {
             // More than was asked for is not init's doing.
-            Said::Data(bytes) if (content.len() + bytes.len()) as u64 > length => {
-                return Err(ConversationError::Nonsense);
+            GuestFrame::Data(bytes) if (content.len() + bytes.len()) as u64 > length => {
+                return Err(GuestStreamError::InvalidResponse);
             }
-            Said::Data(bytes) => content.extend_from_slice(bytes),
-            Said::End => return Ok((facts, content)),
-            _ => return Err(ConversationError::Nonsense),
+            GuestFrame::Data(bytes) => content.extend_from_slice(bytes),
+            GuestFrame::End => return Ok((facts, content)),
+            _ => return Err(GuestStreamError::InvalidResponse),
         }
     }
 }
 
-async fn write(conversation: Conversation, content: &[u8]) -> Result<InsideAnswer, ConversationError> {
-    let Conversation { mut listening, mut speaking } = conversation;
+async fn write(conversation: GuestStream, content: &[u8]) -> Result<GuestResult, GuestStreamError> {
+    let GuestStream { mut reader, mut writer } = conversation;
     let sending = async {
         // Where it fails, init has said why.
-        let _ = speaking.data(content).await;
-        let _ = speaking.end().await;
+        let _ = writer.data(content).await;
+        let _ = writer.end().await;
         std::future::pending::<Infallible>().await
     };
     tokio::select! {
-        event = listening.event() => done(event),
+        event = reader.event() => done(event),
         never = sending => match never {},
     }
 }
 
-fn done(event: Result<Event, ConversationError>) -> Result<InsideAnswer, ConversationError> {
+fn done(event: Result<Event, GuestStreamError>) -> Result<GuestResult, GuestStreamError> {
     match event? {
-        Event::Done {} => Ok(InsideAnswer::Done(Done {})),
-        _ => Err(ConversationError::Nonsense),
+        Event::Done {} => Ok(GuestResult::Done(Done {})),
+        _ => Err(GuestStreamError::InvalidResponse),
     }
 }
 
 /// Ends early where the list would weigh more than `most`.
-async fn list(mut conversation: Conversation, most: usize) -> Result<Files, ConversationError> {
+async fn list(mut conversation: GuestStream, most: usize) -> Result<Files, GuestStreamError> {
     let (mut files, mut names, mut weight): (Vec<FileFields>, usize, usize) = (Vec::new(), 0, 0);
     loop {
-        match conversation.listening.soon().await? {
-            Said::Event(Event::Entries { entries }) => {
+        match conversation.reader.soon().await? {
+            GuestFrame::Event(Event::Entries { entries }) => {
                 names += entries.iter().flat_map(in_names).count();
                 weight += entries.iter().map(weigh).sum::<usize>();
                 files.extend(entries.into_iter().map(FileFields::from));
             }
-            Said::End => return Ok(Files { files, truncated: false }),
-            _ => return Err(ConversationError::Nonsense),
+            GuestFrame::End => return Ok(Files { files, truncated: false }),
+            _ => return Err(GuestStreamError::InvalidResponse),
         }
         if files.len() >= MAX_FILES || names >= MAX_NAMES || weight >= most {
             files.truncate(MAX_FILES);
@@ -257,10 +257,10 @@ fn weigh(entry: &Entry) -> usize {
     FIELDS + in_names(entry).map(|byte| if byte.is_ascii_control() { 7 } else { 2 }).sum::<usize>()
 }
 
-pub(super) fn of_file(path: &str, error: ConversationError) -> Error {
-    let ConversationError::Failed(Failure { errno, message }) = error else { return unexpected(Err(error)) };
+pub(super) fn of_file(path: &str, error: GuestStreamError) -> Error {
+    let GuestStreamError::Failed(Failure { errno, message }) = error else { return unexpected(Err(error)) };
     if [ENGINE_FAILED, TOO_MANY_STREAMS].contains(&errno) {
-        return unexpected(Err(ConversationError::Failed(Failure { errno, message })));
+        return unexpected(Err(GuestStreamError::Failed(Failure { errno, message })));
     }
     let message = String::from_utf8_lossy(&message.0).into_owned();
     Kind::FileError

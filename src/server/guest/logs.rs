@@ -10,14 +10,14 @@ use sandboxd_actors::ports::engine::EngineError;
 use sandboxd_actors::ports::engine::logs::{EngineLogs, LogRange, LogStream};
 
 use super::exec::{Held, Told};
-use super::{Desk, gone};
+use super::{GuestCall, gone};
 use crate::protocol::error::{Error, Kind};
 use crate::protocol::guest::Output;
-use crate::protocol::guest::answer::{InsideAnswer, Logged};
+use crate::protocol::guest::answer::{GuestResult, Logged};
 use crate::server::access::Role;
 
-impl Desk<'_> {
-    pub(super) async fn logs(&self, chat: ChatId, range: LogRange) -> Result<InsideAnswer, Error> {
+impl GuestCall<'_> {
+    pub(super) async fn logs(&self, chat: ChatId, range: LogRange) -> Result<GuestResult, Error> {
         let sandbox = self.sandboxes.find(chat).await?;
         let gone = SandboxError::NotRunning { chat, status: sandbox.status };
         let container = sandbox.container.ok_or_else(|| gone.clone())?;
@@ -33,7 +33,7 @@ impl Desk<'_> {
         if let Some(held) = held {
             held.release().await;
         }
-        outcome.map(InsideAnswer::Logged)
+        outcome.map(GuestResult::Logged)
     }
 
     /// One that does not run has nothing to be held for.

@@ -5,9 +5,9 @@ use std::time::Duration;
 use sandbox_init::wire::{Event, Request, Usage};
 use sandboxd_actors::domain::ids::ChatId;
 
-use super::{Desk, gone, unexpected};
+use super::{GuestCall, gone, unexpected};
 use crate::protocol::error::{Error, Kind};
-use crate::protocol::guest::answer::{InsideAnswer, Stats};
+use crate::protocol::guest::answer::{GuestResult, Stats};
 use crate::protocol::notification::Notification;
 
 /// How much a CPU is used shows only over some time.
@@ -16,8 +16,8 @@ const WINDOW: Duration = Duration::from_millis(100);
 /// Init reads a few files of the kernel's.
 const LOOK_LIMIT: Duration = Duration::from_secs(5);
 
-impl Desk<'_> {
-    pub(super) async fn stats(&self, chat: ChatId, interval: Option<Duration>) -> Result<InsideAnswer, Error> {
+impl GuestCall<'_> {
+    pub(super) async fn stats(&self, chat: ChatId, interval: Option<Duration>) -> Result<GuestResult, Error> {
         let looking = async {
             let mut before = self.usage(chat).await?;
             let mut pause = WINDOW;
@@ -25,7 +25,7 @@ impl Desk<'_> {
                 tokio::time::sleep(pause).await;
                 let now = self.usage(chat).await?;
                 let stats = Stats::between(&before, &now, self.clock.now());
-                let Some(interval) = interval else { return Ok(InsideAnswer::Stats(Box::new(stats))) };
+                let Some(interval) = interval else { return Ok(GuestResult::Stats(Box::new(stats))) };
                 self.notify(Notification::Stats(&stats)).await.map_err(|_| gone())?;
                 (before, pause) = (now, interval);
             }
@@ -39,11 +39,11 @@ impl Desk<'_> {
 
     async fn usage(&self, chat: ChatId) -> Result<Usage, Error> {
         let sandbox = self.running(chat).await?;
-        let conversation = self.interior(&sandbox)?.converse(&Request::Usage {}).await?;
+        let conversation = self.interior(&sandbox)?.open_stream(&Request::Usage {}).await?;
         match tokio::time::timeout(LOOK_LIMIT, conversation.answer()).await {
             Ok(Ok(Event::Usage { usage })) => Ok(usage),
             Ok(other) => Err(unexpected(other)),
-            Err(_) => Err(Kind::InsideUnreachable.error(format!("its init did not answer within {LOOK_LIMIT:?}"))),
+            Err(_) => Err(Kind::GuestUnreachable.error(format!("its init did not answer within {LOOK_LIMIT:?}"))),
         }
     }
 }

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use async_trait::async_trait;
 use sandboxd_actors::domain::ids::{ChatId, SessionId};
 use sandboxd_actors::ports::chat_directories::DirectoryError;
-use sandboxd_actors::ports::guest::{Furnishing, Interiors, NotBegun, Started};
+use sandboxd_actors::ports::guest::{GuestSetup, Guests, NotBegun, Started};
 use tokio::sync::oneshot;
 
 use crate::protocol::error::{Error, Kind};
@@ -102,8 +102,8 @@ impl Syncs {
     }
 
     /// Sandboxes whose syncs end with them, however they end.
-    pub fn ending_with(&self, interiors: Arc<dyn Interiors>) -> Arc<dyn Interiors> {
-        Arc::new(WithSyncs { interiors, syncs: self.clone() })
+    pub fn ending_with(&self, guests: Arc<dyn Guests>) -> Arc<dyn Guests> {
+        Arc::new(WithSyncs { guests, syncs: self.clone() })
     }
 
     fn end(&self, chat: ChatId, outcome: Result<(), String>) {
@@ -237,31 +237,31 @@ impl Drop for Turn {
 
 /// Forgets the syncs of sessions of which nothing is left.
 struct WithSyncs {
-    interiors: Arc<dyn Interiors>,
+    guests: Arc<dyn Guests>,
     syncs: Syncs,
 }
 
 #[async_trait]
-impl Interiors for WithSyncs {
-    async fn furnish(&self, session: SessionId, waits: bool) -> Result<Option<Furnishing>, DirectoryError> {
-        self.interiors.furnish(session, waits).await
+impl Guests for WithSyncs {
+    async fn prepare(&self, session: SessionId, waits: bool) -> Result<Option<GuestSetup>, DirectoryError> {
+        self.guests.prepare(session, waits).await
     }
 
     async fn begin(&self, started: Started<'_>) -> Result<(), NotBegun> {
-        self.interiors.begin(started).await
+        self.guests.begin(started).await
     }
 
     async fn clear(&self, session: SessionId) {
         self.syncs.state().sessions.remove(&session);
-        self.interiors.clear(session).await;
+        self.guests.clear(session).await;
     }
 
     fn has_inherited(&self) -> bool {
-        self.interiors.has_inherited()
+        self.guests.has_inherited()
     }
 
     async fn retain(&self, known: &HashSet<SessionId>) {
-        self.interiors.retain(known).await;
+        self.guests.retain(known).await;
     }
 }
 
@@ -301,18 +301,18 @@ mod tests {
     #[tokio::test]
     async fn a_sync_is_told_of_as_long_as_its_session_lasts() {
         let syncs = Syncs::default();
-        let interiors = syncs.ending_with(Arc::new(sandboxd_actors::ports::guest::Unfurnished));
+        let guests = syncs.ending_with(Arc::new(sandboxd_actors::ports::guest::NoGuestSetup));
         let barrier = syncs.begin(chat()).expect("the first");
         barrier.runs_as(session(), 7);
         barrier.lift(Ok(()));
         assert_eq!(syncs.describe(chat(), session()).expect("known").state, "done");
         assert!(syncs.describe(chat(), SessionId::random()).is_none(), "another sandbox has had none");
-        interiors.clear(session()).await;
+        guests.clear(session()).await;
         assert!(syncs.describe(chat(), session()).is_none());
 
         let barrier = syncs.begin(chat()).expect("the second");
         barrier.runs_as(session(), 8);
-        interiors.clear(session()).await;
+        guests.clear(session()).await;
         barrier.give_up("the sandbox is gone");
         assert!(syncs.describe(chat(), session()).is_none(), "its end is that of no session");
         let state = syncs.state();

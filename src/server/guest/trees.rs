@@ -10,22 +10,22 @@ use sandboxd_actors::domain::sandbox::Holder;
 
 use super::exec::Held;
 use super::files::of_file;
-use super::{Desk, gone};
-use crate::guest::stream::{Conversation, ConversationError, Said};
+use super::{GuestCall, gone};
+use crate::guest::stream::{GuestFrame, GuestStream, GuestStreamError};
 use crate::protocol::error::{Error, Kind};
-use crate::protocol::guest::answer::{InsideAnswer, Tree};
+use crate::protocol::guest::answer::{GuestResult, Tree};
 use crate::protocol::notification::Notification;
 use crate::server::access::Role;
 
-impl Desk<'_> {
-    pub(super) async fn read_tree(&self, chat: ChatId, path: &str) -> Result<InsideAnswer, Error> {
+impl GuestCall<'_> {
+    pub(super) async fn read_tree(&self, chat: ChatId, path: &str) -> Result<GuestResult, Error> {
         let held = match self.role {
             Role::Full => Held::take(self.sandboxes, chat, Holder::Transfer, self.max_lease).await?,
             Role::ReadOnly => Held::unheld(self.sandboxes, self.running(chat).await?),
         };
         let reading = async {
             let request = Request::ReadTree { path: Bytes::from(path) };
-            let conversation = self.interior(&held.sandbox)?.converse(&request).await?;
+            let conversation = self.interior(&held.sandbox)?.open_stream(&request).await?;
             tree(path, self.tell_archive(conversation).await?)
         };
         let outcome = tokio::select! {
@@ -38,11 +38,11 @@ impl Desk<'_> {
         outcome
     }
 
-    pub(super) async fn write_tree(&self, chat: ChatId, path: &str, parents: bool) -> Result<InsideAnswer, Error> {
+    pub(super) async fn write_tree(&self, chat: ChatId, path: &str, parents: bool) -> Result<GuestResult, Error> {
         let held = Held::take(self.sandboxes, chat, Holder::Transfer, self.max_lease).await?;
         let writing = async {
             let request = Request::WriteTree { path: Bytes::from(path), parents };
-            let conversation = self.interior(&held.sandbox)?.converse(&request).await?;
+            let conversation = self.interior(&held.sandbox)?.open_stream(&request).await?;
             tree(path, self.receive(chat, conversation).await?)
         };
         let outcome = tokio::select! {
@@ -53,26 +53,26 @@ impl Desk<'_> {
         outcome
     }
 
-    async fn tell_archive(&self, mut conversation: Conversation) -> Result<Result<Event, ConversationError>, Error> {
+    async fn tell_archive(&self, mut conversation: GuestStream) -> Result<Result<Event, GuestStreamError>, Error> {
         let mut offset = 0;
         loop {
-            match conversation.listening.soon().await {
-                Ok(Said::Data(bytes)) => {
+            match conversation.reader.soon().await {
+                Ok(GuestFrame::Data(bytes)) => {
                     self.notify(Notification::Archive { offset, bytes }).await.map_err(|_| gone())?;
                     offset += bytes.len() as u64;
                 }
-                Ok(Said::Event(event)) => return Ok(Ok(event)),
-                Ok(_) => return Ok(Err(ConversationError::Nonsense)),
+                Ok(GuestFrame::Event(event)) => return Ok(Ok(event)),
+                Ok(_) => return Ok(Err(GuestStreamError::InvalidResponse)),
                 Err(error) => return Ok(Err(error)),
             }
         }
     }
 }
 
-fn tree(path: &str, outcome: Result<Event, ConversationError>) -> Result<InsideAnswer, Error> {
+fn tree(path: &str, outcome: Result<Event, GuestStreamError>) -> Result<GuestResult, Error> {
     match outcome {
-        Ok(Event::Tree { entries, bytes, skipped }) => Ok(InsideAnswer::Tree(Tree { entries, bytes, skipped })),
-        Ok(_) => Err(of_file(path, ConversationError::Nonsense)),
+        Ok(Event::Tree { entries, bytes, skipped }) => Ok(GuestResult::Tree(Tree { entries, bytes, skipped })),
+        Ok(_) => Err(of_file(path, GuestStreamError::InvalidResponse)),
         Err(error) => Err(of_file(path, error)),
     }
 }

@@ -59,9 +59,9 @@ impl Host {
             slot: SlotId::random(),
             sandbox,
         };
-        let interiors = host.interiors(&Arc::default());
+        let guests = host.guests(&Arc::default());
         std::fs::create_dir(host.directory()).expect("created");
-        interiors.remember(&host.claim()).await.expect("stored");
+        guests.remember(&host.claim()).await.expect("stored");
         host
     }
 
@@ -81,16 +81,16 @@ impl Host {
         self.state.path().join("sandboxes").join(self.sandbox.session.to_string())
     }
 
-    fn interiors(&self, claims: &Arc<Claims>) -> Arc<InteriorsOnDisk> {
+    fn guests(&self, claims: &Arc<Claims>) -> Arc<GuestsOnDisk> {
         let file_system = FileSystem::new(self.state.path(), self.state.path()).expect("a pool");
-        InteriorsOnDisk::open(self.state.path(), Arc::clone(claims), file_system).expect("a state")
+        GuestsOnDisk::open(self.state.path(), Arc::clone(claims), file_system).expect("a state")
     }
 
     /// The sessions with a claim after a start, in the index and in the journal.
     async fn started(&self) -> (Vec<SessionId>, Vec<SessionId>) {
         let (journal, contents) = JournalHandle::start(self.journal.clone(), PATIENCE, None).await.expect("loaded");
         let claims = Arc::new(Claims::default());
-        load(&claims, &contents, &self.interiors(&claims), &journal).await.expect("written");
+        load(&claims, &contents, &self.guests(&claims), &journal).await.expect("written");
         let sessions = |claims: Vec<Arc<Claim>>| claims.iter().map(|claim| claim.session).collect();
         (sessions(claims.all()), sessions(self.journal.claims()))
     }

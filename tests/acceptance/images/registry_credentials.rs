@@ -6,7 +6,7 @@ use futures_util::future::join_all;
 use serde_json::{Value, json};
 
 use super::registry::Registry;
-use super::{followed, workshop, write};
+use super::{builder_setup, followed, write};
 
 /// Whose encodings differ between the two alphabets of base64, wherever in a text it is.
 const SECRET: &str = "s3cr3t-???~~~>>>5ea51de0ff";
@@ -19,7 +19,7 @@ fn encoded() -> [String; 3] {
 
 #[tokio::test]
 async fn credentials_open_a_registry_and_are_seen_nowhere() {
-    let (service, tag) = workshop("log.filter = 'trace'").await;
+    let (service, tag) = builder_setup("log.filter = 'trace'").await;
     let registry = Registry::expecting(&service, &format!("deploy:{SECRET}")).await;
     let image = json!({ "image": registry.image() });
     let refused = service.call("image.pull", image.clone()).await.expect_err("nobody has signed in");

@@ -40,7 +40,7 @@ impl GitHost {
         let created = containers.docker.create_container(None::<CreateContainerOptions>, body).await.expect("created");
         let mut host = Self { containers, container: created.id, address: String::new() };
         host.containers.docker.start_container(&host.container, None).await.expect("started");
-        eventually("it listens", || async { host.log().await.contains("Server listening").then_some(()) }).await;
+        eventually("it listens", || async { host.log().await.contains("Server reader").then_some(()) }).await;
         // The repository is not the user's.
         host.containers.shell(&host.container, "git config --system safe.directory '*'").await;
         let inspected = host.containers.docker.inspect_container(&host.container, None).await.expect("it is there");

@@ -26,7 +26,7 @@ impl Machine {
     /// are there.
     pub(super) async fn boot(config: &str) -> Self {
         let directory = tempfile::tempdir().expect("a directory");
-        furnish(directory.path(), config).await;
+        prepare(directory.path(), config).await;
         let name = format!("sandboxd-machine-{}", Uuid::new_v4().simple());
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/support/machine.sh");
         let keeper = Command::new(script).arg(&name).arg(directory.path()).stdin(Stdio::null()).spawn().expect("bash");
@@ -97,7 +97,7 @@ impl Drop for Machine {
 }
 
 /// Lays out what the machine has beyond this host's files.
-async fn furnish(directory: &Path, config: &str) {
+async fn prepare(directory: &Path, config: &str) {
     let (files, programs) = (directory.join("files"), directory.join("programs"));
     for place in ["etc/sandboxd", "etc/systemd/system", "etc/sysusers.d", "srv/volumes/v"] {
         std::fs::create_dir_all(files.join(place)).expect("a directory");

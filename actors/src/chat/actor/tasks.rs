@@ -20,7 +20,7 @@ use crate::domain::ids::{ContainerId, Generation, SessionId};
 use crate::domain::outcome::{NotPurged, SandboxError, StartFailure};
 use crate::domain::sandbox::Sandbox;
 use crate::domain::snapshot::SnapshotLabel;
-use crate::engine::fair_queue::{Lane, Party};
+use crate::engine::fair_queue::{Lane, Tenant};
 use crate::ports::clock::Timestamp;
 use crate::ports::engine::{EngineError, Operation};
 use crate::reconciler;
@@ -89,7 +89,7 @@ impl State {
     pub(super) fn place(&self) -> Place {
         let lane = if self.lifecycle.is_expiring() { Lane::Expiry } else { Lane::Request };
         let sandbox = self.lifecycle.sandbox().expect("a chat without a sandbox has nothing to end");
-        Place { lane, party: Party::owning(sandbox) }
+        Place { lane, tenant: Tenant::owning(sandbox) }
     }
 
     pub(super) fn relaunch(&mut self, myself: &ActorRef<Message>, generation: Generation, sandbox: Sandbox) {
@@ -211,6 +211,6 @@ impl Defect {
     }
 
     pub(super) fn during(self, operation: Operation) -> EngineError {
-        EngineError::Nonsense { operation, message: self.0 }
+        EngineError::InvalidResponse { operation, message: self.0 }
     }
 }

@@ -66,7 +66,7 @@ pub enum Condition {
 
 /// A live container, as a listing showed it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Sighting {
+pub struct LiveContainer {
     pub container: ContainerId,
     pub paused: bool,
 }
@@ -102,13 +102,13 @@ impl Found {
     }
 
     /// `None`: it is not alive, or not well.
-    pub fn sighting(&self) -> Option<Sighting> {
+    pub fn live_container(&self) -> Option<LiveContainer> {
         let paused = match self.condition() {
             Condition::Alive => false,
             Condition::Paused => true,
             Condition::Unhealthy | Condition::Ended | Condition::Incomplete => return None,
         };
-        Some(Sighting { container: self.container.id.clone(), paused })
+        Some(LiveContainer { container: self.container.id.clone(), paused })
     }
 
     /// The sandbox as far as its container tells. Activity is not written on a container, so being found counts as

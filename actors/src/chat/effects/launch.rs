@@ -17,7 +17,7 @@ use crate::domain::outcome::{Launch, NotSaved, StartFailure};
 use crate::domain::profile::{Network, Profile};
 use crate::domain::sandbox::{Endpoint, Sandbox};
 use crate::engine::bounded::Straggler;
-use crate::engine::fair_queue::{Lane, Party};
+use crate::engine::fair_queue::{Lane, Tenant};
 use crate::pool::claim::claim;
 use crate::ports::chat_directories::DirectoryError;
 use crate::ports::clock::Timestamp;
@@ -63,7 +63,7 @@ pub async fn launch(
         Err(failure) => return (Err(LaunchFailure { failure, remains: Remains::Nothing }), None),
     };
     let container = {
-        let turn = world.turns.take_within(world.queue_limit, Lane::Start, Party::of(request));
+        let turn = world.turns.take_within(world.queue_limit, Lane::Start, Tenant::of(request));
         let turn = until(cancelled, turn).await;
         let turn = turn.ok_or(StartFailure::Deleted).and_then(|turn| turn.map_err(StartFailure::from));
         let _turn = match turn {
@@ -75,7 +75,7 @@ pub async fn launch(
         };
         let container = match create(world, request, &spec, cancelled).await {
             Ok(Named::Created(container)) => container,
-            Ok(Named::Found(found)) => return (write_down(world, found, cancelled).await, None),
+            Ok(Named::Found(found)) => return (flush_unsaved(world, found, cancelled).await, None),
             Err((failure, straggler)) => return (Err(failure), straggler),
         };
         if !cancelled.is_cancelled()
@@ -105,7 +105,7 @@ async fn prepare(
     let prepare = async {
         let chat_directory = world.directories.prepare(request.chat, request.profile.user).await?;
         let waits = request.volume.is_some() && init(&request.profile) == Some(Init::Waits);
-        let furnishing = if request.profile.init { world.interiors.furnish(session, waits).await? } else { None };
+        let furnishing = if request.profile.init { world.guests.prepare(session, waits).await? } else { None };
         Ok((chat_directory, furnishing))
     };
     let prepared = until(cancelled, tokio::time::timeout(DIRECTORY_LIMIT, prepare)).await;
@@ -115,7 +115,7 @@ async fn prepare(
     })?;
     let spec = compose(&world.instance, &world.mounts, request, chat_directory, session, created_at);
     Ok(match furnishing {
-        Some(furnishing) => spec.furnished(furnishing),
+        Some(furnishing) => spec.prepared(furnishing),
         None => spec,
     })
 }
@@ -173,7 +173,7 @@ async fn make_way(
     let untouched = |failure| LaunchFailure { failure, remains: Remains::Nothing };
     match discovered.map_err(|error| untouched(error.into()))? {
         None => Ok(None),
-        Some(Ok(found)) if found.sighting().is_some() => Ok(Some(Box::new(found))),
+        Some(Ok(found)) if found.live_container().is_some() => Ok(Some(Box::new(found))),
         Some(Ok(found)) => {
             let leftover = found.container.id;
             tracing::info!(container.id = %leftover, "removing what is left of an earlier sandbox");
@@ -194,7 +194,7 @@ async fn make_way(
 }
 
 /// What was found is promised like what was made: on disk before anybody is told.
-async fn write_down(
+async fn flush_unsaved(
     world: &World,
     found: Box<Found>,
     cancelled: &CancellationToken,
@@ -226,7 +226,7 @@ pub async fn relaunch(
             .container
             .as_ref()
             .ok_or_else(|| EngineError::NoSuchContainer { container: sandbox.container_name.to_string() })?;
-        let turn = world.turns.take(Lane::Start, Party::owning(sandbox)).await;
+        let turn = world.turns.take(Lane::Start, Tenant::owning(sandbox)).await;
         let not_bound = |error: NotBound| StartFailure::NotBound(error.to_string());
         world.slots.open_again(sandbox.session).await.map_err(not_bound)?;
         world.engine.start(container).await?;
@@ -256,7 +256,7 @@ async fn begin(
 ) -> Result<(), StartFailure> {
     let (Some(volume), Some(init)) = (volume, init(profile)) else { return Ok(()) };
     let started = Started { session, container, volume, target: &world.mounts.volume, init };
-    match world.interiors.begin(started).await {
+    match world.guests.begin(started).await {
         Ok(()) => Ok(()),
         Err(NotBegun::Volume(why)) => Err(StartFailure::VolumeChanged(why)),
         Err(NotBegun::Init(why)) => {

@@ -1,7 +1,7 @@
 //! Whether what runs still does: hints are taken as a reason to look, and a look decides.
 
 use super::Lifecycle;
-use crate::chat::effects::discover::{Liveness, Sighting};
+use crate::chat::effects::discover::{LiveContainer, Liveness};
 use crate::chat::events::Effect;
 use crate::chat::phase::{Phase, Running};
 use crate::domain::ids::{ContainerId, Generation};
@@ -22,17 +22,17 @@ impl Lifecycle {
             && let Some(container) = running.sandbox.container.clone()
             && !std::mem::replace(&mut running.checking, true)
         {
-            self.stirred = false;
+            self.engine_event = false;
             self.effects.push(Effect::Check { generation: self.generation, container });
         }
     }
 
     /// The engine tells of an event; what it means is for a look to say.
-    pub(super) fn stirred(&mut self, container: &ContainerId) {
-        self.stirred = match &self.phase {
+    pub(super) fn engine_event(&mut self, container: &ContainerId) {
+        self.engine_event = match &self.phase {
             // Which container it is going to be is not known yet.
             Phase::Unknown(_) | Phase::Creating(_) => true,
-            Phase::Running(running) => self.stirred || running.sandbox.container.as_ref() == Some(container),
+            Phase::Running(running) => self.engine_event || running.sandbox.container.as_ref() == Some(container),
             Phase::Absent | Phase::Stopped(_) | Phase::Failed(_) | Phase::Deleting(_) => false,
         };
         self.check_again();
@@ -40,14 +40,14 @@ impl Lifecycle {
 
     /// Looks if something happened that the last look may not have seen.
     fn check_again(&mut self) {
-        if self.stirred {
+        if self.engine_event {
             self.check();
         }
     }
 
     /// A listing showed this one alive, or none. It is older than what is known here, so a difference is a reason to
     /// look, and nothing more.
-    pub(super) fn seen(&mut self, seen: Option<&Sighting>) {
+    pub(super) fn seen(&mut self, seen: Option<&LiveContainer>) {
         let differs = |sandbox: &Sandbox| {
             sandbox.container.as_ref() != seen.map(|seen| &seen.container)
                 || seen.is_some_and(|seen| seen.paused != (sandbox.status == Status::Paused))

@@ -77,7 +77,7 @@ impl Lifecycle {
         let Phase::Running(running) = &mut self.phase else { return };
         let Some(Switching { switch, reason, saving: None, .. }) = running.switching else { return };
         // A look that is under way may be older.
-        self.stirred |= running.checking;
+        self.engine_event |= running.checking;
         if let Err(error) = result {
             running.pause_again_at = (switch == Switch::Pause).then_some(now + PAUSE_AGAIN);
             let chat = self.chat;
@@ -119,7 +119,7 @@ impl Lifecycle {
     /// commit is not paused.
     pub(super) fn note_switch(&mut self, liveness: &Liveness, now: Timestamp) {
         let Phase::Running(running) = &self.phase else { return };
-        if self.stirred || self.is_committing() || running.switching.is_some() || running.stopping.is_some() {
+        if self.engine_event || self.is_committing() || running.switching.is_some() || running.stopping.is_some() {
             return;
         }
         let switch = match (liveness, running.is_awake()) {

@@ -7,7 +7,7 @@ use chrono::TimeDelta;
 use super::Lifecycle;
 use crate::chat::events::{Effect, Lease, Reply, Request, Ticket, WaiterId};
 use crate::chat::leases::{Leases, later};
-use crate::chat::phase::{Origin, Phase, Promise, Running, Unsaved};
+use crate::chat::phase::{Origin, Phase, Promise, Running, UnsavedChange};
 use crate::domain::ids::LeaseId;
 use crate::domain::outcome::{NotSaved, SandboxError};
 use crate::domain::sandbox::{Sandbox, Status};
@@ -147,12 +147,12 @@ impl Lifecycle {
         let Some(index) = running.unsaved.iter().position(|change| change.ticket == ticket) else { return };
         let Err(error) = result else {
             // What is written is the whole sandbox, so the changes before this one are on disk, too.
-            let saved: Vec<Unsaved> = running.unsaved.drain(..=index).collect();
+            let saved: Vec<UnsavedChange> = running.unsaved.drain(..=index).collect();
             return saved.into_iter().for_each(|change| self.answer_kept(change.waiter));
         };
         // What was built on it goes with it, and so does whatever of them gets to the disk after all.
         let mut undone = running.unsaved.split_off(index).into_iter();
-        let Some(Unsaved { waiter, before, .. }) = undone.next() else { return };
+        let Some(UnsavedChange { waiter, before, .. }) = undone.next() else { return };
         running.sandbox.expires_at = before.expires_at;
         let sandbox = running.sandbox.clone();
         self.leases.restore(before.leases);
@@ -180,7 +180,7 @@ impl Lifecycle {
         if let Phase::Running(running) = &mut self.phase {
             let (session, at) = (running.sandbox.session, running.sandbox.last_activity_at);
             let unnoted = std::mem::replace(&mut running.noted_activity, at) != at;
-            activity = unnoted.then_some(Effect::NoteActivity { session, at });
+            activity = unnoted.then_some(Effect::SaveActivity { session, at });
         }
         if !self.unwritten {
             return activity;
@@ -217,7 +217,7 @@ impl Lifecycle {
         let (session, at) = (running.sandbox.session, running.sandbox.last_activity_at);
         if at - running.noted_activity >= ACTIVITY_GRAIN {
             running.noted_activity = at;
-            self.effects.push(Effect::NoteActivity { session, at });
+            self.effects.push(Effect::SaveActivity { session, at });
         }
     }
 
@@ -227,7 +227,7 @@ impl Lifecycle {
         let Phase::Running(running) = &mut self.phase else { return };
         running.use_at(now);
         running.noted_activity = running.sandbox.last_activity_at;
-        running.unsaved.push(Unsaved { ticket, waiter, before });
+        running.unsaved.push(UnsavedChange { ticket, waiter, before });
         let sandbox = running.sandbox.clone();
         self.save(ticket, sandbox);
         self.hold();
@@ -243,7 +243,7 @@ impl Lifecycle {
     pub(super) fn promised(&self) -> Option<Sandbox> {
         let mut sandbox = self.sandbox()?.clone();
         if let Phase::Running(running) = &self.phase
-            && let Some(Unsaved { before, .. }) = running.unsaved.first()
+            && let Some(UnsavedChange { before, .. }) = running.unsaved.first()
         {
             let mut leases = self.leases.clone();
             leases.restore(before.leases.clone());

@@ -169,7 +169,7 @@ impl Lifecycle {
         let Some(Committing { purpose, waiting }) = self.committing.take() else { return };
         if let Phase::Running(running) = &self.phase {
             // A look that is under way may have seen it stand still for the commit.
-            self.stirred |= running.checking;
+            self.engine_event |= running.checking;
         }
         match result {
             Ok(snapshot) => {

@@ -21,7 +21,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::*;
-use crate::chat::effects::discover::{Found, Liveness, Sighting};
+use crate::chat::effects::discover::{Found, LiveContainer, Liveness};
 use crate::chat::events::{LaunchFailure, Launched, Lease, Remains};
 use crate::domain::create_request::tests::request;
 use crate::domain::host_path::HostPath;

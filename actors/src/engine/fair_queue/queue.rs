@@ -8,7 +8,7 @@
 
 use std::collections::VecDeque;
 
-use super::Party;
+use super::Tenant;
 
 /// The kinds of work at the engine that may not hold each other up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,7 +40,7 @@ struct Waiting<T> {
     /// The count of turns when this lane got its last one.
     served: u64,
     /// The next party first. None is empty.
-    parties: VecDeque<(Party, VecDeque<T>)>,
+    parties: VecDeque<(Tenant, VecDeque<T>)>,
 }
 
 impl<T> FairQueue<T> {
@@ -53,11 +53,11 @@ impl<T> FairQueue<T> {
         self.free
     }
 
-    pub(super) fn wait(&mut self, lane: Lane, party: Party, waiter: T) {
+    pub(super) fn wait(&mut self, lane: Lane, tenant: Tenant, waiter: T) {
         let parties = &mut self.lanes[lane as usize].parties;
-        match parties.iter_mut().find(|(known, _)| *known == party) {
+        match parties.iter_mut().find(|(known, _)| *known == tenant) {
             Some((_, waiting)) => waiting.push_back(waiter),
-            None => parties.push_back((party, VecDeque::from([waiter]))),
+            None => parties.push_back((tenant, VecDeque::from([waiter]))),
         }
     }
 
@@ -103,14 +103,14 @@ impl<T> FairQueue<T> {
 impl<T> Waiting<T> {
     /// The one who is next, and whose party is last from then on.
     fn pop(&mut self, gave_up: impl Fn(&T) -> bool) -> Option<T> {
-        while let Some((party, mut waiting)) = self.parties.pop_front() {
+        while let Some((tenant, mut waiting)) = self.parties.pop_front() {
             // Many may have given up at once.
             while waiting.front().is_some_and(&gave_up) {
                 waiting.pop_front();
             }
             let next = waiting.pop_front();
             if !waiting.is_empty() {
-                self.parties.push_back((party, waiting));
+                self.parties.push_back((tenant, waiting));
             }
             if next.is_some() {
                 return next;

@@ -24,131 +24,131 @@ fn chat() -> ChatId {
     "67e55044-10b1-426f-9247-bb680e5fe0c8".parse().unwrap()
 }
 
-fn with(targets: PoolTargets, slots: &[Slot]) -> Shelf {
-    let mut shelf = Shelf::new(targets);
+fn with(targets: PoolTargets, slots: &[Slot]) -> Inventory {
+    let mut inventory = Inventory::new(targets);
     for slot in slots {
-        shelf.coming(slot.id);
-        shelf.came(slot.clone());
+        inventory.coming(slot.id);
+        inventory.came(slot.clone());
     }
-    shelf
+    inventory
 }
 
 #[test]
 fn a_slot_is_handed_out_once_and_the_oldest_first() {
     let (old, young) = (slot(after(0)), slot(after(1)));
-    let mut shelf = with(targets(2), &[young.clone(), old.clone()]);
-    assert_eq!(shelf.claim(chat(), after(2)).slot, Some(old.clone()));
-    assert_eq!(shelf.claim(chat(), after(2)).slot, Some(young));
-    assert_eq!(shelf.claim(chat(), after(2)).slot, None);
-    shelf.settled(old.id);
-    assert_eq!(shelf.claim(chat(), after(2)).slot, None);
+    let mut inventory = with(targets(2), &[young.clone(), old.clone()]);
+    assert_eq!(inventory.claim(chat(), after(2)).slot, Some(old.clone()));
+    assert_eq!(inventory.claim(chat(), after(2)).slot, Some(young));
+    assert_eq!(inventory.claim(chat(), after(2)).slot, None);
+    inventory.settled(old.id);
+    assert_eq!(inventory.claim(chat(), after(2)).slot, None);
 }
 
 #[test]
 fn what_is_too_old_or_of_a_rebuilt_image_is_not_handed_out_but_retired() {
     let (aged, good) = (slot(after(0)), slot(after(500)));
-    let mut shelf = with(targets(2), &[aged.clone(), good.clone()]);
-    assert_eq!(shelf.retire(after(1000)), [(aged, Retired::Aged)]);
-    shelf.image_is("rebuilt".into());
-    assert_eq!(shelf.claim(chat(), after(1000)).slot, None);
-    assert_eq!(shelf.retire(after(1000)), [(good, Retired::Stale)]);
-    assert_eq!(shelf.counts(), Counts::default());
+    let mut inventory = with(targets(2), &[aged.clone(), good.clone()]);
+    assert_eq!(inventory.retire(after(1000)), [(aged, Retired::Aged)]);
+    inventory.image_is("rebuilt".into());
+    assert_eq!(inventory.claim(chat(), after(1000)).slot, None);
+    assert_eq!(inventory.retire(after(1000)), [(good, Retired::Stale)]);
+    assert_eq!(inventory.counts(), Counts::default());
 }
 
 #[test]
 fn a_drained_pool_gives_up_what_it_has_and_wants_no_more_until_it_is_filled() {
     let (free, coming) = (slot(after(0)), slot(after(1)));
-    let mut shelf = with(targets(2), std::slice::from_ref(&free));
-    shelf.coming(coming.id);
-    shelf.hint(None, Duration::from_secs(60), after(1));
-    shelf.drain();
-    assert_eq!((shelf.target(), shelf.hints()), (0, 0));
-    assert_eq!(shelf.retire(after(2)), [(free, Retired::Surplus)]);
-    shelf.came(coming.clone());
-    assert_eq!(shelf.retire(after(2)), [(coming, Retired::Surplus)], "one that was on its way goes as well");
-    assert!(!shelf.wants(after(2)));
-    shelf.fill();
-    assert!(shelf.wants(after(2)) && shelf.target() == 2);
+    let mut inventory = with(targets(2), std::slice::from_ref(&free));
+    inventory.coming(coming.id);
+    inventory.hint(None, Duration::from_secs(60), after(1));
+    inventory.drain();
+    assert_eq!((inventory.target(), inventory.hints()), (0, 0));
+    assert_eq!(inventory.retire(after(2)), [(free, Retired::Surplus)]);
+    inventory.came(coming.clone());
+    assert_eq!(inventory.retire(after(2)), [(coming, Retired::Surplus)], "one that was on its way goes as well");
+    assert!(!inventory.wants(after(2)));
+    inventory.fill();
+    assert!(inventory.wants(after(2)) && inventory.target() == 2);
 }
 
 #[test]
 fn a_successor_is_started_before_a_slot_is_too_old() {
     let (old, new) = (slot(after(0)), slot(after(901)));
-    let mut shelf = with(targets(1), std::slice::from_ref(&old));
-    assert!(!shelf.wants(after(899)));
-    assert!(shelf.wants(after(900)));
-    shelf.coming(new.id);
-    assert!(!shelf.wants(after(900)), "one at a time");
-    assert_eq!(shelf.retire(after(901)), [], "until the successor is there");
-    shelf.came(new);
-    assert_eq!(shelf.retire(after(902)), [(old, Retired::Surplus)]);
+    let mut inventory = with(targets(1), std::slice::from_ref(&old));
+    assert!(!inventory.wants(after(899)));
+    assert!(inventory.wants(after(900)));
+    inventory.coming(new.id);
+    assert!(!inventory.wants(after(900)), "one at a time");
+    assert_eq!(inventory.retire(after(901)), [], "until the successor is there");
+    inventory.came(new);
+    assert_eq!(inventory.retire(after(902)), [(old, Retired::Surplus)]);
 }
 
 #[test]
 fn a_claim_is_made_good() {
-    let mut shelf = with(targets(1), &[slot(after(0))]);
-    assert!(!shelf.wants(after(1)));
-    shelf.claim(chat(), after(1));
-    assert!(shelf.wants(after(1)), "what was handed out is not kept");
+    let mut inventory = with(targets(1), &[slot(after(0))]);
+    assert!(!inventory.wants(after(1)));
+    inventory.claim(chat(), after(1));
+    assert!(inventory.wants(after(1)), "what was handed out is not kept");
 }
 
 #[test]
 fn what_does_not_start_is_tried_less_and_less_often() {
-    let (mut shelf, mut now) = (Shelf::new(targets(1)), start());
+    let (mut inventory, mut now) = (Inventory::new(targets(1)), start());
     let mut pauses = Vec::new();
     for _ in 0..8 {
         let id = SlotId::random();
-        shelf.coming(id);
-        shelf.failed(id, now);
-        let next = shelf.not_before().unwrap();
-        assert!(!shelf.wants(next - TimeDelta::milliseconds(1)) && shelf.wants(next));
+        inventory.coming(id);
+        inventory.failed(id, now);
+        let next = inventory.not_before().unwrap();
+        assert!(!inventory.wants(next - TimeDelta::milliseconds(1)) && inventory.wants(next));
         pauses.push((next - now).num_seconds());
         now = next;
     }
     assert_eq!(pauses, [1, 2, 4, 8, 16, 32, 60, 60]);
-    shelf.came(slot(now));
-    assert_eq!(shelf.not_before(), None);
+    inventory.came(slot(now));
+    assert_eq!(inventory.not_before(), None);
 }
 
 #[test]
 fn claims_of_the_last_minute_keep_spare_slots() {
-    let mut shelf = Shelf::new(PoolTargets { spare: 2, ..targets(1) });
+    let mut inventory = Inventory::new(PoolTargets { spare: 2, ..targets(1) });
     for _ in 0..5 {
-        shelf.claim(chat(), after(0));
+        inventory.claim(chat(), after(0));
     }
-    assert_eq!(shelf.target(), 3);
-    shelf.retire(after(60));
-    assert_eq!(shelf.target(), 1);
+    assert_eq!(inventory.target(), 3);
+    inventory.retire(after(60));
+    assert_eq!(inventory.target(), 1);
 }
 
 #[test]
 fn a_hint_keeps_a_slot_until_it_comes_true_or_its_time_is_over() {
-    let mut shelf = Shelf::new(targets(0));
-    assert!(!shelf.wants(start()));
-    assert_eq!(shelf.hint(Some(chat()), Duration::from_secs(10), start()), Hinted::Preparing { until: after(10) });
-    assert!(shelf.wants(start()));
+    let mut inventory = Inventory::new(targets(0));
+    assert!(!inventory.wants(start()));
+    assert_eq!(inventory.hint(Some(chat()), Duration::from_secs(10), start()), Hinted::Preparing { until: after(10) });
+    assert!(inventory.wants(start()));
     assert_eq!(
-        shelf.hint(Some(chat()), Duration::from_secs(20), start()),
+        inventory.hint(Some(chat()), Duration::from_secs(20), start()),
         Hinted::Preparing { until: after(20) },
         "the same chat is not prepared for twice"
     );
-    assert_eq!(shelf.target(), 1);
-    shelf.hint(None, Duration::from_secs(5), start());
-    assert_eq!(shelf.hint(None, Duration::from_secs(5), start()), Hinted::OverBudget { limit: 2 });
-    assert_eq!(shelf.expire_hints(after(5)), 1);
-    assert!(shelf.claim(chat(), after(6)).was_hinted);
-    assert_eq!((shelf.hints(), shelf.expire_hints(after(60))), (0, 0));
+    assert_eq!(inventory.target(), 1);
+    inventory.hint(None, Duration::from_secs(5), start());
+    assert_eq!(inventory.hint(None, Duration::from_secs(5), start()), Hinted::OverBudget { limit: 2 });
+    assert_eq!(inventory.expire_hints(after(5)), 1);
+    assert!(inventory.claim(chat(), after(6)).was_hinted);
+    assert_eq!((inventory.hints(), inventory.expire_hints(after(60))), (0, 0));
 }
 
 #[test]
 fn only_a_free_slot_can_die_here() {
     let (free, taken) = (slot(after(1)), slot(after(0)));
-    let mut shelf = with(targets(2), &[free.clone(), taken.clone()]);
-    assert_eq!(shelf.claim(chat(), after(1)).slot, Some(taken.clone()));
-    assert_eq!(shelf.died(taken.id), None);
-    assert_eq!(shelf.died(free.id), Some(free.clone()));
-    assert_eq!(shelf.died(free.id), None);
-    assert!(shelf.knows(taken.id) && !shelf.knows(free.id));
+    let mut inventory = with(targets(2), &[free.clone(), taken.clone()]);
+    assert_eq!(inventory.claim(chat(), after(1)).slot, Some(taken.clone()));
+    assert_eq!(inventory.died(taken.id), None);
+    assert_eq!(inventory.died(free.id), Some(free.clone()));
+    assert_eq!(inventory.died(free.id), None);
+    assert!(inventory.knows(taken.id) && !inventory.knows(free.id));
 }
 
 #[derive(Debug, Clone)]
@@ -179,14 +179,14 @@ fn step() -> impl Strategy<Value = Step> {
 proptest! {
     #[test]
     fn whatever_happens_no_slot_is_handed_out_twice_stale_or_aged(steps in prop::collection::vec(step(), 0..120)) {
-        let mut shelf = Shelf::new(PoolTargets { spare: 1, ..targets(3) });
+        let mut inventory = Inventory::new(PoolTargets { spare: 1, ..targets(3) });
         let (mut now, mut image) = (start(), 0);
-        shelf.image_is(image.to_string());
+        inventory.image_is(image.to_string());
         let (mut coming, mut taken, mut handed_out) = (Vec::new(), Vec::new(), Vec::new());
         for step in steps {
             match step {
                 Step::Claim => {
-                    if let Some(slot) = shelf.claim(chat(), now).slot {
+                    if let Some(slot) = inventory.claim(chat(), now).slot {
                         prop_assert!(!handed_out.contains(&slot.id));
                         prop_assert_eq!(&slot.image_id, &image.to_string());
                         prop_assert!(now - slot.created_at < TimeDelta::seconds(1000));
@@ -194,28 +194,28 @@ proptest! {
                         taken.push(slot.id);
                     }
                 }
-                Step::Start if shelf.wants(now) => {
+                Step::Start if inventory.wants(now) => {
                     let made = Slot { image_id: image.to_string(), ..slot(now) };
-                    shelf.coming(made.id);
+                    inventory.coming(made.id);
                     coming.push(made);
                 }
-                Step::Come => coming.pop().into_iter().for_each(|slot| shelf.came(slot)),
-                Step::Fail => coming.pop().into_iter().for_each(|slot| shelf.failed(slot.id, now)),
-                Step::Settle => taken.pop().into_iter().for_each(|slot| shelf.settled(slot)),
-                Step::Hint(known) => drop(shelf.hint(known.then(chat), Duration::from_secs(60), now)),
+                Step::Come => coming.pop().into_iter().for_each(|slot| inventory.came(slot)),
+                Step::Fail => coming.pop().into_iter().for_each(|slot| inventory.failed(slot.id, now)),
+                Step::Settle => taken.pop().into_iter().for_each(|slot| inventory.settled(slot)),
+                Step::Hint(known) => drop(inventory.hint(known.then(chat), Duration::from_secs(60), now)),
                 Step::Rebuild => {
                     image += 1;
-                    shelf.image_is(image.to_string());
+                    inventory.image_is(image.to_string());
                 }
                 Step::Wait(seconds) => {
                     now += TimeDelta::seconds(seconds);
-                    shelf.expire_hints(now);
-                    shelf.retire(now);
-                    prop_assert!(shelf.counts().free <= shelf.target());
+                    inventory.expire_hints(now);
+                    inventory.retire(now);
+                    prop_assert!(inventory.counts().free <= inventory.target());
                 }
                 Step::Start => {}
             }
-            prop_assert!(shelf.counts().coming <= 1);
+            prop_assert!(inventory.counts().coming <= 1);
         }
     }
 }

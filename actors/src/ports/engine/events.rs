@@ -12,20 +12,20 @@ pub type EngineEvents = BoxStream<'static, Result<EngineEvent, EngineError>>;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EngineEvent {
     pub container: ContainerId,
-    pub whose: Whose,
-    pub what: Happening,
+    pub whose: EventSubject,
+    pub what: EventKind,
 }
 
 /// As the container's labels have it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Whose {
+pub enum EventSubject {
     Chat(ChatId),
     /// Nobody's yet.
     Slot(SlotId),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Happening {
+pub enum EventKind {
     Started,
     Died,
     /// One of its processes was killed for it; not necessarily the first.
@@ -38,23 +38,23 @@ pub enum Happening {
     Destroyed,
 }
 
-impl Happening {
+impl EventKind {
     /// Whether a sandbox may be another by it than its chat takes it for. Only its chat starts one.
     pub fn is_worth_a_look(self) -> bool {
-        self != Happening::Started
+        self != EventKind::Started
     }
 
     /// For a metric's label.
     pub fn as_str(self) -> &'static str {
         match self {
-            Happening::Started => "started",
-            Happening::Died => "died",
-            Happening::OutOfMemory => "out_of_memory",
-            Happening::Stopped => "stopped",
-            Happening::Paused => "paused",
-            Happening::Resumed => "resumed",
-            Happening::Unhealthy => "unhealthy",
-            Happening::Destroyed => "destroyed",
+            EventKind::Started => "started",
+            EventKind::Died => "died",
+            EventKind::OutOfMemory => "out_of_memory",
+            EventKind::Stopped => "stopped",
+            EventKind::Paused => "paused",
+            EventKind::Resumed => "resumed",
+            EventKind::Unhealthy => "unhealthy",
+            EventKind::Destroyed => "destroyed",
         }
     }
 }

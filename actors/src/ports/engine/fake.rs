@@ -13,7 +13,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tokio::sync::watch;
 
-use super::events::{EngineEvents, Happening};
+use super::events::{EngineEvents, EventKind};
 use super::logs::{EngineLogs, LogRange, LogStream};
 use super::{ContainerState, Engine, EngineError, EngineIdentity, Exit, Health, NetworkSpec, Observed, Operation};
 use crate::domain::container::ContainerSpec;
@@ -125,9 +125,9 @@ impl FakeEngine {
             container.observed.state = ContainerState::Exited(Some(exit));
             container.log.extend(log.iter().map(|line| Printed::now(LogStream::Stdout, line)));
             if exit.oom_killed {
-                watchers.tell(&container.observed, Happening::OutOfMemory);
+                watchers.tell(&container.observed, EventKind::OutOfMemory);
             }
-            watchers.tell(&container.observed, Happening::Died);
+            watchers.tell(&container.observed, EventKind::Died);
         }
         self.activity.send_modify(|count| *count += 1);
     }
@@ -150,7 +150,7 @@ impl FakeEngine {
         if let Some(container) = containers.get_mut(container) {
             container.observed.health = Some(health);
             if health == Health::Unhealthy {
-                watchers.tell(&container.observed, Happening::Unhealthy);
+                watchers.tell(&container.observed, EventKind::Unhealthy);
             }
         }
     }
@@ -161,7 +161,7 @@ impl FakeEngine {
     }
 
     /// Tells those who watch of something that may not have happened at all.
-    pub fn claim(&self, container: &ContainerId, what: Happening) {
+    pub fn claim(&self, container: &ContainerId, what: EventKind) {
         let inner = self.inner();
         if let Some(container) = inner.containers.get(container) {
             inner.watchers.tell(&container.observed, what);
@@ -401,8 +401,8 @@ impl Engine for FakeEngine {
                 && is_alive(&container.observed)
             {
                 container.observed.state = ContainerState::Exited(Some(Exit { code: 143, oom_killed: false }));
-                watchers.tell(&container.observed, Happening::Died);
-                watchers.tell(&container.observed, Happening::Stopped);
+                watchers.tell(&container.observed, EventKind::Died);
+                watchers.tell(&container.observed, EventKind::Stopped);
             }
             Ok(())
         })
@@ -516,15 +516,15 @@ impl Inner {
             container.observed.address = Some(IpAddr::V4(Ipv4Addr::from(0x0a00_0000 + number)));
         }
         let started = container.observed.clone();
-        self.watchers.tell(&started, Happening::Started);
+        self.watchers.tell(&started, EventKind::Started);
         Ok(())
     }
 
     fn switch(&mut self, container: &ContainerId, paused: bool) -> Result<(), EngineError> {
         use ContainerState::{Paused, Running};
         let (operation, from, to, what) = match paused {
-            true => (Operation::Pause, Running, Paused, Happening::Paused),
-            false => (Operation::Unpause, Paused, Running, Happening::Resumed),
+            true => (Operation::Pause, Running, Paused, EventKind::Paused),
+            false => (Operation::Unpause, Paused, Running, EventKind::Resumed),
         };
         let container = self.existing(container)?;
         if container.observed.state != from {
@@ -540,9 +540,9 @@ impl Inner {
     fn remove(&mut self, container: &ContainerId) {
         let Some(removed) = self.containers.remove(container) else { return };
         if is_alive(&removed.observed) {
-            self.watchers.tell(&removed.observed, Happening::Died);
+            self.watchers.tell(&removed.observed, EventKind::Died);
         }
-        self.watchers.tell(&removed.observed, Happening::Destroyed);
+        self.watchers.tell(&removed.observed, EventKind::Destroyed);
     }
 
     fn existing(&mut self, container: &ContainerId) -> Result<&mut FakeContainer, EngineError> {

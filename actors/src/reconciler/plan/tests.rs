@@ -85,14 +85,14 @@ fn found(container: Observed) -> Found {
 }
 
 /// A situation that a service of some age is in, with nothing but this.
-fn situation(containers: Vec<Observed>, records: Vec<Sandbox>) -> Situation {
-    let (listed, _, unrecognised) = Situation::recognise(&instance(), containers);
-    let attended = BTreeSet::new();
-    Situation {
+fn situation(containers: Vec<Observed>, records: Vec<Sandbox>) -> PlanInput {
+    let (listed, _, unrecognised) = PlanInput::recognise(&instance(), containers);
+    let adopted = BTreeSet::new();
+    PlanInput {
         listed,
         unrecognised,
         records,
-        attended,
+        adopted,
         journal_is_new: false,
         now: now(),
         underway_since: Some(now() - GRACE),
@@ -100,13 +100,13 @@ fn situation(containers: Vec<Observed>, records: Vec<Sandbox>) -> Situation {
 }
 
 /// The only thing to be done about a chat with this record and this container.
-fn attended(record: Option<Sandbox>, container: Option<Observed>) -> (Sandbox, Because) {
-    attending(&situation(container.into_iter().collect(), record.into_iter().collect()))
+fn adopted(record: Option<Sandbox>, container: Option<Observed>) -> (Sandbox, Because) {
+    adopting(&situation(container.into_iter().collect(), record.into_iter().collect()))
 }
 
-fn attending(situation: &Situation) -> (Sandbox, Because) {
+fn adopting(situation: &PlanInput) -> (Sandbox, Because) {
     match &plan(situation)[..] {
-        [Action::Attend { sandbox, because }] => ((**sandbox).clone(), *because),
+        [Action::Adopt { sandbox, because }] => ((**sandbox).clone(), *because),
         other => panic!("{other:?}"),
     }
 }
@@ -127,7 +127,7 @@ fn a_live_sandbox_is_resumed_with_the_times_of_its_record() {
     for state in ALIVE {
         let status = if state == ContainerState::Paused { Status::Paused } else { Status::Running };
         let record = record(chat(1), session(1), status);
-        let (sandbox, because) = attended(Some(record.clone()), Some(container(chat(1), session(1), state)));
+        let (sandbox, because) = adopted(Some(record.clone()), Some(container(chat(1), session(1), state)));
         assert_eq!(because, Because::Resumed);
         assert_eq!(sandbox, record);
     }
@@ -137,7 +137,7 @@ fn a_live_sandbox_is_resumed_with_the_times_of_its_record() {
 fn a_sandbox_that_was_paused_meanwhile_is_resumed_as_such() {
     let record = record(chat(1), session(1), Status::Running);
     let paused = container(chat(1), session(1), ContainerState::Paused);
-    let (sandbox, because) = attended(Some(record.clone()), Some(paused));
+    let (sandbox, because) = adopted(Some(record.clone()), Some(paused));
     assert_eq!(because, Because::Resumed);
     assert_eq!(sandbox, Sandbox { status: Status::Paused, reason: Reason::Adopted, ..record });
 }
@@ -146,7 +146,7 @@ fn a_sandbox_that_was_paused_meanwhile_is_resumed_as_such() {
 fn a_sandbox_that_goes_on_since_nobody_knows_when_counts_as_used() {
     let record = record(chat(1), session(1), Status::Paused);
     let running = container(chat(1), session(1), ContainerState::Running);
-    let (sandbox, because) = attended(Some(record.clone()), Some(running));
+    let (sandbox, because) = adopted(Some(record.clone()), Some(running));
     assert_eq!(because, Because::Resumed);
     let (status, reason) = (Status::Running, Reason::Adopted);
     assert_eq!(sandbox, Sandbox { status, reason, last_activity_at: now(), ..record });
@@ -156,7 +156,7 @@ fn a_sandbox_that_goes_on_since_nobody_knows_when_counts_as_used() {
 fn a_sandbox_that_got_another_address_is_resumed_with_it() {
     let mut moved = container(chat(1), session(1), ContainerState::Running);
     moved.address = Some([172, 17, 0, 9].into());
-    let (sandbox, _) = attended(Some(record(chat(1), session(1), Status::Running)), Some(moved));
+    let (sandbox, _) = adopted(Some(record(chat(1), session(1), Status::Running)), Some(moved));
     assert_eq!(sandbox.endpoint.unwrap().ip.to_string(), "172.17.0.9");
 }
 
@@ -166,7 +166,7 @@ fn a_sandbox_that_ended_meanwhile_is_failed_with_its_cause() {
     let mut situation = situation(vec![container(chat(1), session(1), exited())], vec![record.clone()]);
     let exit = Some(Exit { code: 137, oom_killed: true });
     situation.listed[0].death = Some(Death { exit, memory_limit_bytes: None, log_tail: vec![] });
-    let (sandbox, because) = attending(&situation);
+    let (sandbox, because) = adopting(&situation);
     assert_eq!(because, Because::Ended);
     assert_eq!((sandbox.status, sandbox.reason), (Status::Failed, Reason::OomKilled));
     assert_eq!(sandbox.message.as_deref(), Some("out of memory"));
@@ -177,7 +177,7 @@ fn a_sandbox_that_ended_meanwhile_is_failed_with_its_cause() {
 fn a_sandbox_that_fell_ill_meanwhile_is_failed() {
     let mut ill = container(chat(1), session(1), ContainerState::Running);
     ill.health = Some(Health::Unhealthy);
-    let (sandbox, because) = attended(Some(record(chat(1), session(1), Status::Running)), Some(ill));
+    let (sandbox, because) = adopted(Some(record(chat(1), session(1), Status::Running)), Some(ill));
     assert_eq!(because, Because::Ended);
     assert_eq!((sandbox.status, sandbox.reason), (Status::Failed, Reason::Unhealthy));
 }
@@ -185,7 +185,7 @@ fn a_sandbox_that_fell_ill_meanwhile_is_failed() {
 #[test]
 fn a_sandbox_whose_container_is_gone_is_failed_as_vanished() {
     let record = record(chat(1), session(1), Status::Running);
-    let (sandbox, because) = attended(Some(record.clone()), None);
+    let (sandbox, because) = adopted(Some(record.clone()), None);
     assert_eq!(because, Because::Vanished);
     assert_eq!((sandbox.status, sandbox.reason), (Status::Failed, Reason::Vanished));
     assert_eq!(sandbox.session, record.session);
@@ -196,11 +196,11 @@ fn what_failed_or_was_stopped_stays_so() {
     for status in [Status::Failed, Status::Stopped] {
         for state in [ContainerState::Running, exited(), ContainerState::Dead] {
             let record = record(chat(1), session(1), status);
-            let (sandbox, because) = attended(Some(record.clone()), Some(container(chat(1), session(1), state)));
+            let (sandbox, because) = adopted(Some(record.clone()), Some(container(chat(1), session(1), state)));
             assert_eq!((sandbox, because), (record, Because::Ended));
         }
         let record = record(chat(1), session(1), status);
-        assert_eq!(attended(Some(record.clone()), None), (record, Because::Ended));
+        assert_eq!(adopted(Some(record.clone()), None), (record, Because::Ended));
     }
 }
 
@@ -208,10 +208,10 @@ fn what_failed_or_was_stopped_stays_so() {
 fn a_removal_that_was_not_finished_is_finished_whatever_is_left() {
     let record = record(chat(1), session(1), Status::Deleting);
     for state in every_state() {
-        let (sandbox, because) = attended(Some(record.clone()), Some(container(chat(1), session(1), state)));
+        let (sandbox, because) = adopted(Some(record.clone()), Some(container(chat(1), session(1), state)));
         assert_eq!((sandbox, because), (record.clone(), Because::RemovalUnfinished));
     }
-    assert_eq!(attended(Some(record.clone()), None), (record, Because::RemovalUnfinished));
+    assert_eq!(adopted(Some(record.clone()), None), (record, Because::RemovalUnfinished));
 }
 
 #[test]
@@ -219,7 +219,7 @@ fn a_record_of_what_was_being_created_is_no_promise() {
     let record = record(chat(1), session(1), Status::Creating);
     let states = every_state().into_iter().map(Some).chain([None]);
     for container in states.map(|state| state.map(|state| container(chat(1), session(1), state))) {
-        let (sandbox, because) = attended(Some(record.clone()), container);
+        let (sandbox, because) = adopted(Some(record.clone()), container);
         assert_eq!((sandbox.status, sandbox.reason), (Status::Deleting, Reason::Incomplete));
         assert_eq!(because, Because::NeverAcknowledged);
     }
@@ -230,7 +230,7 @@ fn a_container_that_is_half_made_is_removed_whatever_its_record_says() {
     for status in [Status::Running, Status::Failed, Status::Stopped] {
         for state in HALF_MADE {
             let half_made = container(chat(1), session(1), state);
-            let (sandbox, because) = attended(Some(record(chat(1), session(1), status)), Some(half_made.clone()));
+            let (sandbox, because) = adopted(Some(record(chat(1), session(1), status)), Some(half_made.clone()));
             assert_eq!((sandbox.status, because), (Status::Deleting, Because::NeverAcknowledged));
             assert_eq!(sandbox.container, Some(half_made.id));
         }
@@ -242,7 +242,7 @@ fn a_container_of_another_session_than_the_record_was_never_acknowledged() {
     for status in Status::ALL {
         for state in every_state() {
             let other = container(chat(1), session(2), state);
-            let (sandbox, because) = attended(Some(record(chat(1), session(1), status)), Some(other.clone()));
+            let (sandbox, because) = adopted(Some(record(chat(1), session(1), status)), Some(other.clone()));
             assert_eq!(because, Because::NeverAcknowledged);
             assert_eq!((sandbox.status, sandbox.session), (Status::Deleting, session(2)));
             assert_eq!(sandbox.container, Some(other.id), "what is removed is that container and no other");
@@ -252,7 +252,7 @@ fn a_container_of_another_session_than_the_record_was_never_acknowledged() {
 
 /// With a journal that has no history.
 fn rebuilding(container: Observed) -> (Sandbox, Because) {
-    attending(&Situation { journal_is_new: true, ..situation(vec![container], vec![]) })
+    adopting(&PlanInput { journal_is_new: true, ..situation(vec![container], vec![]) })
 }
 
 #[test]
@@ -289,7 +289,7 @@ fn while_the_journal_is_new_a_half_made_container_is_removed_all_the_same() {
 fn a_container_without_a_record_was_never_acknowledged() {
     for state in every_state() {
         let stray = container(chat(1), session(1), state);
-        let (sandbox, because) = attended(None, Some(stray.clone()));
+        let (sandbox, because) = adopted(None, Some(stray.clone()));
         assert_eq!((sandbox.status, sandbox.reason), (Status::Deleting, Reason::Incomplete));
         assert_eq!(because, Because::NeverAcknowledged);
         assert_eq!(sandbox.container, Some(stray.id));
@@ -312,7 +312,7 @@ fn a_young_container_without_a_record_is_left_alone() {
 fn where_nothing_can_be_on_its_way_not_even_a_container_from_the_future_is_left() {
     let mut young = container(chat(1), session(1), ContainerState::Running);
     young.labels = labels(chat(1), session(1), now() + TimeDelta::hours(1)).encode();
-    let (sandbox, because) = attending(&Situation { underway_since: None, ..situation(vec![young], vec![]) });
+    let (sandbox, because) = adopting(&PlanInput { underway_since: None, ..situation(vec![young], vec![]) });
     assert_eq!((sandbox.status, because), (Status::Deleting, Because::NeverAcknowledged));
 }
 
@@ -322,9 +322,9 @@ fn a_chat_that_has_an_actor_is_told_what_is_alive_and_nothing_else_is_done() {
         let container = container(chat(1), session(1), state);
         for record in [None, Some(record(chat(1), session(2), Status::Deleting))] {
             let mut situation = situation(vec![container.clone()], record.into_iter().collect());
-            situation.attended.insert(chat(1));
+            situation.adopted.insert(chat(1));
             let paused = state == ContainerState::Paused;
-            let seen = alive.then(|| Sighting { container: container.id.clone(), paused });
+            let seen = alive.then(|| LiveContainer { container: container.id.clone(), paused });
             assert_eq!(plan(&situation), [Action::Tell { chat: chat(1), seen }]);
         }
     }
@@ -333,7 +333,7 @@ fn a_chat_that_has_an_actor_is_told_what_is_alive_and_nothing_else_is_done() {
 #[test]
 fn a_chat_that_has_an_actor_is_told_that_nothing_is_there() {
     let mut situation = situation(vec![], vec![record(chat(1), session(1), Status::Running)]);
-    situation.attended.insert(chat(1));
+    situation.adopted.insert(chat(1));
     assert_eq!(plan(&situation), [Action::Tell { chat: chat(1), seen: None }]);
 }
 
@@ -361,5 +361,5 @@ fn a_foreign_container_does_not_stand_in_for_a_sandbox_that_is_gone() {
     let mut copy = container(chat(1), session(1), ContainerState::Running);
     copy.name = "copy".into();
     let planned = plan(&situation(vec![copy], vec![record(chat(1), session(1), Status::Running)]));
-    assert!(matches!(&planned[..], [Action::Attend { because: Because::Vanished, .. }, Action::Leave { .. }]));
+    assert!(matches!(&planned[..], [Action::Adopt { because: Because::Vanished, .. }, Action::Leave { .. }]));
 }

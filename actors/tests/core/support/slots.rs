@@ -8,7 +8,7 @@ use sandboxd_actors::domain::container::Binding;
 use sandboxd_actors::domain::ids::{SessionId, SlotId};
 use sandboxd_actors::pool::claims::Claim;
 use sandboxd_actors::ports::chat_directories::DirectoryError;
-use sandboxd_actors::ports::guest::Furnishing;
+use sandboxd_actors::ports::guest::GuestSetup;
 use sandboxd_actors::ports::slot::{LateBinding, NotBound, Slots};
 use tokio::sync::Semaphore;
 
@@ -70,9 +70,9 @@ impl Slots for TestSlots {
         Ok(LateBinding::Injected)
     }
 
-    async fn furnish(&self, slot: SlotId, _: &[String]) -> Result<Furnishing, DirectoryError> {
+    async fn prepare(&self, slot: SlotId, _: &[String]) -> Result<GuestSetup, DirectoryError> {
         self.inner().free.insert(slot);
-        Ok(Furnishing { entry_point: "/init".into(), mounts: Vec::new(), environment: Vec::new() })
+        Ok(GuestSetup { entry_point: "/init".into(), mounts: Vec::new(), environment: Vec::new() })
     }
 
     async fn wait(&self, _: SlotId, _: &[String]) -> Result<(), NotBound> {

@@ -8,9 +8,9 @@ use sandbox_init::wire::{Request, Usage};
 use sandboxd_actors::domain::ids::{ContainerId, SessionId};
 
 use super::*;
-use crate::engine::guest::{Archive, EngineInside, Surroundings, Upload};
-use crate::guest::stream::{Conversation, ConversationError};
-use crate::guest::{Entrance, StandIns};
+use crate::engine::guest::{Archive, EngineGuest, Surroundings, Upload};
+use crate::guest::stream::{GuestStream, GuestStreamError};
+use crate::guest::{Entrance, GuestsViaEngine};
 
 /// Runs one command without end, whose stream breaks at once.
 struct Breaking {
@@ -20,62 +20,62 @@ struct Breaking {
 }
 
 #[async_trait]
-impl EngineInside for Breaking {
-    async fn exec(&self, _: &ContainerId, _: Command) -> Result<Execution, InsideError> {
-        let broken = || Err(InsideError::Engine("reset by peer".into()));
+impl EngineGuest for Breaking {
+    async fn exec(&self, _: &ContainerId, _: Command) -> Result<Execution, GuestError> {
+        let broken = || Err(GuestError::Engine("reset by peer".into()));
         let output = futures_util::stream::once(async move { broken() }).boxed();
         Ok(Execution { id: "e".into(), streams: Some(Streams { output, input: Box::pin(tokio::io::sink()) }) })
     }
 
-    async fn look(&self, _: &str) -> Result<Look, InsideError> {
+    async fn look(&self, _: &str) -> Result<Look, GuestError> {
         if self.looks.fetch_add(1, Ordering::Relaxed) < self.silent {
-            return Err(InsideError::Engine("timed out".into()));
+            return Err(GuestError::Engine("timed out".into()));
         }
         Ok(Look { process: Some(4242), exit_code: None })
     }
 
-    async fn resize(&self, _: &str, _: u16, _: u16) -> Result<(), InsideError> {
+    async fn resize(&self, _: &str, _: u16, _: u16) -> Result<(), GuestError> {
         Ok(())
     }
 
-    async fn read_archive(&self, _: &ContainerId, _: &str) -> Result<Archive, InsideError> {
-        Err(InsideError::NotFound)
+    async fn read_archive(&self, _: &ContainerId, _: &str) -> Result<Archive, GuestError> {
+        Err(GuestError::NotFound)
     }
 
-    async fn write_archive(&self, _: &ContainerId, _: &str, _: Upload) -> Result<(), InsideError> {
-        Err(InsideError::NotFound)
+    async fn write_archive(&self, _: &ContainerId, _: &str, _: Upload) -> Result<(), GuestError> {
+        Err(GuestError::NotFound)
     }
 
-    async fn usage(&self, _: &ContainerId) -> Result<Usage, InsideError> {
-        Err(InsideError::NotFound)
+    async fn usage(&self, _: &ContainerId) -> Result<Usage, GuestError> {
+        Err(GuestError::NotFound)
     }
 
-    async fn surroundings(&self, _: &ContainerId) -> Result<Surroundings, InsideError> {
-        Err(InsideError::NotFound)
+    async fn surroundings(&self, _: &ContainerId) -> Result<Surroundings, GuestError> {
+        Err(GuestError::NotFound)
     }
 }
 
 struct Broken {
     engine: Arc<Breaking>,
-    stand_ins: StandIns,
+    guests_via_engine: GuestsViaEngine,
     session: SessionId,
-    conversation: Conversation,
+    conversation: GuestStream,
 }
 
 /// A command that has begun, on an engine whose stream of it breaks.
 async fn broken(timeout: Option<u64>) -> Broken {
     let mut broken = asked_for(timeout, 0).await;
-    assert!(matches!(broken.conversation.listening.next_event().await, Ok(Event::Started { id: 1 })));
+    assert!(matches!(broken.conversation.reader.next_event().await, Ok(Event::Started { id: 1 })));
     broken
 }
 
 /// The same command, before it is known to have begun.
 async fn asked_for(timeout: Option<u64>, silent: usize) -> Broken {
     let engine = Arc::new(Breaking { looks: AtomicUsize::new(0), silent });
-    let stand_ins = StandIns::new(engine.clone(), "/nonexistent".into());
+    let guests_via_engine = GuestsViaEngine::new(engine.clone(), "/nonexistent".into());
     let session = SessionId::random();
     let container = ContainerId::new("c".repeat(64));
-    let stand_in = stand_ins.of(session, container, None, Default::default());
+    let via_engine = guests_via_engine.of(session, container, None, Default::default());
     let command = Run {
         id: 1,
         arguments: vec!["sleep".into()],
@@ -86,14 +86,14 @@ async fn asked_for(timeout: Option<u64>, silent: usize) -> Broken {
         input: false,
         detached: false,
     };
-    let conversation = stand_in.converse(&Request::Run { command }).await.expect("a conversation");
-    Broken { engine, stand_ins, session, conversation }
+    let conversation = via_engine.open_stream(&Request::Run { command }).await.expect("a conversation");
+    Broken { engine, guests_via_engine, session, conversation }
 }
 
 /// What the command fails with. The pretended process cannot be killed, and that this was tried shows.
-async fn failure(conversation: &mut Conversation) -> (i32, String) {
-    match conversation.listening.next_event().await {
-        Err(ConversationError::Failed(failure)) => {
+async fn failure(conversation: &mut GuestStream) -> (i32, String) {
+    match conversation.reader.next_event().await {
+        Err(GuestStreamError::Failed(failure)) => {
             (failure.errno, String::from_utf8_lossy(&failure.message.0).into_owned())
         }
         other => panic!("{other:?}"),
@@ -118,7 +118,7 @@ async fn a_broken_stream_leaves_the_kill_in_force() {
     while broken.engine.looks.load(Ordering::Relaxed) < 4 {
         tokio::task::yield_now().await;
     }
-    broken.conversation.speaking.control(&Control::Kill {}).await.expect("sent");
+    broken.conversation.writer.control(&Control::Kill {}).await.expect("sent");
     assert_eq!(failure(&mut broken.conversation).await, (Errno::NOSYS.raw_os_error(), NOT_KILLED.to_owned()));
 }
 
@@ -128,16 +128,16 @@ async fn a_command_that_runs_on_after_its_stream_broke_is_told_of_and_stays_know
     let (errno, message) = failure(&mut broken.conversation).await;
     assert_eq!(errno, Errno::NOTCONN.raw_os_error());
     assert!(message.contains("reset by peer") && message.contains("still runs"), "{message}");
-    let known = broken.stand_ins.commands(broken.session);
+    let known = broken.guests_via_engine.commands(broken.session);
     assert_eq!((known.len(), known[0].attached), (1, false));
 }
 
 #[tokio::test]
 async fn a_first_look_that_fails_is_repeated() {
     let mut asked_for = asked_for(None, 3).await;
-    let event = asked_for.conversation.listening.next_event().await;
+    let event = asked_for.conversation.reader.next_event().await;
     assert!(matches!(event, Ok(Event::Started { id: 1 })), "{event:?}");
-    assert_eq!(asked_for.stand_ins.commands(asked_for.session).len(), 1);
+    assert_eq!(asked_for.guests_via_engine.commands(asked_for.session).len(), 1);
 }
 
 #[tokio::test]

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use super::{OnDisconnect, environment, output, plain_path, user};
 use crate::protocol::error::Error;
 use crate::protocol::fields::{duration, required};
-use crate::protocol::guest::{Code, Exec, Input, Inside};
+use crate::protocol::guest::{Code, Exec, GuestRequest, Input};
 use crate::protocol::request::Text;
 
 const DEFAULT_LANGUAGE: &str = "python";
@@ -31,7 +31,7 @@ pub(super) struct RunCodeFields<'a> {
 }
 
 impl RunCodeFields<'_> {
-    pub(super) fn checked(self) -> Result<(ChatId, Inside), Error> {
+    pub(super) fn checked(self) -> Result<(ChatId, GuestRequest), Error> {
         let source = self.code.ok_or_else(|| Error::invalid_params("code", "is required"))?;
         if source.contains('\0') {
             return Err(Error::invalid_params("code", "must not contain a null character"));
@@ -50,6 +50,6 @@ impl RunCodeFields<'_> {
         };
         let language = self.language.unwrap_or_else(|| DEFAULT_LANGUAGE.to_owned());
         let code = Code { language, source, exec, limited: self.max_output.is_some() };
-        Ok((required("chat_id", self.chat_id)?, Inside::RunCode(Box::new(code))))
+        Ok((required("chat_id", self.chat_id)?, GuestRequest::RunCode(Box::new(code))))
     }
 }

@@ -6,42 +6,42 @@ use serde::Deserialize;
 use super::{checked_path, either};
 use crate::protocol::error::Error;
 use crate::protocol::fields::{fields, required};
-use crate::protocol::guest::{Encoded, Inside, MAX_READ};
+use crate::protocol::guest::{Encoded, GuestRequest, MAX_READ};
 use crate::protocol::method::Method;
 use crate::protocol::request::Text;
 
 /// `None`: the method is not about them.
-pub(super) fn parse(method: Method, params: &str) -> Result<Option<(ChatId, Inside)>, Error> {
+pub(super) fn parse(method: Method, params: &str) -> Result<Option<(ChatId, GuestRequest)>, Error> {
     Ok(Some(match method {
         Method::SandboxReadFile => fields::<ReadFileFields<'_>>(params)?.checked()?,
         Method::SandboxWriteFile => fields::<WriteFileFields<'_>>(params)?.checked()?,
         Method::SandboxListFiles => {
             let PathFields { chat_id, path } = fields(params)?;
-            (required("chat_id", chat_id)?, Inside::ListFiles { path: checked_path("path", path)? })
+            (required("chat_id", chat_id)?, GuestRequest::ListFiles { path: checked_path("path", path)? })
         }
         Method::SandboxStatFile => {
             let PathFields { chat_id, path } = fields(params)?;
-            (required("chat_id", chat_id)?, Inside::StatFile { path: checked_path("path", path)? })
+            (required("chat_id", chat_id)?, GuestRequest::StatFile { path: checked_path("path", path)? })
         }
         Method::SandboxMakeDirectory => fields::<MakeDirectoryFields<'_>>(params)?.checked()?,
         Method::SandboxRemoveFile => {
             let RemoveFields { chat_id, path, recursive } = fields(params)?;
             let recursive = recursive.unwrap_or_default();
-            (required("chat_id", chat_id)?, Inside::RemoveFile { path: checked_path("path", path)?, recursive })
+            (required("chat_id", chat_id)?, GuestRequest::RemoveFile { path: checked_path("path", path)?, recursive })
         }
         Method::SandboxMoveFile => {
             let MoveFields { chat_id, from, to } = fields(params)?;
             let (from, to) = (checked_path("from", from)?, checked_path("to", to)?);
-            (required("chat_id", chat_id)?, Inside::MoveFile { from, to })
+            (required("chat_id", chat_id)?, GuestRequest::MoveFile { from, to })
         }
         Method::SandboxReadTree => {
             let PathFields { chat_id, path } = fields(params)?;
-            (required("chat_id", chat_id)?, Inside::ReadTree { path: checked_path("path", path)? })
+            (required("chat_id", chat_id)?, GuestRequest::ReadTree { path: checked_path("path", path)? })
         }
         Method::SandboxWriteTree => {
             let WriteTreeFields { chat_id, path, parents } = fields(params)?;
             let (path, parents) = (checked_path("path", path)?, parents.unwrap_or_default());
-            (required("chat_id", chat_id)?, Inside::WriteTree { path, parents })
+            (required("chat_id", chat_id)?, GuestRequest::WriteTree { path, parents })
         }
         _ => return Ok(None),
     }))
@@ -59,7 +59,7 @@ struct ReadFileFields<'a> {
 }
 
 impl ReadFileFields<'_> {
-    fn checked(self) -> Result<(ChatId, Inside), Error> {
+    fn checked(self) -> Result<(ChatId, GuestRequest), Error> {
         let stream = self.stream.unwrap_or_default();
         let length = match self.length {
             None if stream => u64::MAX,
@@ -75,7 +75,7 @@ impl ReadFileFields<'_> {
         if i64::try_from(offset).is_err() {
             return Err(Error::invalid_params("offset", format!("is beyond any file, got {offset}")));
         }
-        Ok((required("chat_id", self.chat_id)?, Inside::ReadFile { path, offset, length, stream }))
+        Ok((required("chat_id", self.chat_id)?, GuestRequest::ReadFile { path, offset, length, stream }))
     }
 }
 
@@ -93,7 +93,7 @@ struct WriteFileFields<'a> {
 }
 
 impl WriteFileFields<'_> {
-    fn checked(self) -> Result<(ChatId, Inside), Error> {
+    fn checked(self) -> Result<(ChatId, GuestRequest), Error> {
         let content = either(("text", self.text), ("base64", self.base64))?;
         match (&content, self.follows.unwrap_or_default()) {
             (None, false) => return Err(Error::invalid_params("text", "or base64 or follows is required")),
@@ -102,7 +102,7 @@ impl WriteFileFields<'_> {
         }
         let (path, mode) = (checked_path("path", self.path)?, permissions(self.mode)?);
         let parents = self.parents.unwrap_or_default();
-        Ok((required("chat_id", self.chat_id)?, Inside::WriteFile { path, content, mode, parents }))
+        Ok((required("chat_id", self.chat_id)?, GuestRequest::WriteFile { path, content, mode, parents }))
     }
 }
 
@@ -125,10 +125,10 @@ struct MakeDirectoryFields<'a> {
 }
 
 impl MakeDirectoryFields<'_> {
-    fn checked(self) -> Result<(ChatId, Inside), Error> {
+    fn checked(self) -> Result<(ChatId, GuestRequest), Error> {
         let (path, mode) = (checked_path("path", self.path)?, permissions(self.mode)?);
         let parents = self.parents.unwrap_or_default();
-        Ok((required("chat_id", self.chat_id)?, Inside::MakeDirectory { path, mode, parents }))
+        Ok((required("chat_id", self.chat_id)?, GuestRequest::MakeDirectory { path, mode, parents }))
     }
 }
 

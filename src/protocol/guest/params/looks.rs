@@ -9,7 +9,7 @@ use serde::Deserialize;
 
 use crate::protocol::error::Error;
 use crate::protocol::fields::{duration, required};
-use crate::protocol::guest::Inside;
+use crate::protocol::guest::GuestRequest;
 use crate::protocol::request::Text;
 
 /// More often than this, looking costs more than it shows.
@@ -26,10 +26,10 @@ pub(super) struct LogsFields<'a> {
 }
 
 impl LogsFields<'_> {
-    pub(super) fn checked(self) -> Result<(ChatId, Inside), Error> {
+    pub(super) fn checked(self) -> Result<(ChatId, GuestRequest), Error> {
         let tail = self.tail.map(|lines| lines as usize);
         let range = LogRange { tail, since: self.since, follow: self.follow.unwrap_or_default() };
-        Ok((required("chat_id", self.chat_id)?, Inside::Logs(range)))
+        Ok((required("chat_id", self.chat_id)?, GuestRequest::Logs(range)))
     }
 }
 
@@ -42,12 +42,12 @@ pub(super) struct StatsFields<'a> {
 }
 
 impl StatsFields<'_> {
-    pub(super) fn checked(self) -> Result<(ChatId, Inside), Error> {
+    pub(super) fn checked(self) -> Result<(ChatId, GuestRequest), Error> {
         let interval = duration("interval", self.interval)?;
         if interval.is_some_and(|interval| interval < LEAST_INTERVAL) {
             let message = format!("must be at least {} seconds", LEAST_INTERVAL.as_secs_f64());
             return Err(Error::invalid_params("interval", message));
         }
-        Ok((required("chat_id", self.chat_id)?, Inside::Stats { interval }))
+        Ok((required("chat_id", self.chat_id)?, GuestRequest::Stats { interval }))
     }
 }

@@ -31,8 +31,8 @@ impl Disk {
         let (entry, ticket) = match effect {
             Effect::Save { ticket, sandbox, .. } => (Entry::Save(sandbox), Some(ticket)),
             Effect::Forget { ticket, session } => (Entry::Forget(session), Some(ticket)),
-            Effect::Note(sandbox) => (Entry::Save(sandbox), None),
-            Effect::NoteActivity { session, at } => (Entry::Activity(session, at), None),
+            Effect::SaveLater(sandbox) => (Entry::Save(sandbox), None),
+            Effect::SaveActivity { session, at } => (Entry::Activity(session, at), None),
             other => return Some(other),
         };
         self.queue.push_back(Write { entry, ticket });

@@ -235,7 +235,7 @@ fn the_end_of_what_is_being_stopped_is_no_failure() {
 #[test]
 fn a_container_that_vanishes_while_it_is_being_stopped_is_a_failure() {
     let mut stage = stopping();
-    stage.stirred();
+    stage.engine_event();
     stage.checked(Liveness::Vanished);
     assert_eq!(stage.seen().unwrap().reason, Reason::Vanished);
     stage.stop_succeeds();

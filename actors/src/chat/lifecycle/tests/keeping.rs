@@ -257,7 +257,7 @@ fn activity_that_is_not_noted_yet_is_flushed_once() {
     stage.wait(Duration::from_secs(1));
     stage.touch();
     let flushed = stage.lifecycle.flush();
-    assert!(matches!(flushed, Some(Effect::NoteActivity { at, .. }) if at == stage.now), "{flushed:?}");
+    assert!(matches!(flushed, Some(Effect::SaveActivity { at, .. }) if at == stage.now), "{flushed:?}");
     assert!(stage.lifecycle.flush().is_none());
 }
 

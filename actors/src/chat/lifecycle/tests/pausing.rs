@@ -277,12 +277,12 @@ fn what_is_paused_can_be_deleted_and_those_who_wait_for_it_hear_of_it() {
 #[test]
 fn what_somebody_else_paused_is_seen_as_paused_and_what_they_resumed_as_running() {
     let mut stage = Stage::running();
-    stage.stirred();
+    stage.engine_event();
     stage.checked(Liveness::Paused);
     assert_eq!(status(&mut stage), (Status::Paused, Reason::ByOthers));
     assert_eq!(stage.on_disk().unwrap().status, Status::Paused);
     stage.wait(Duration::from_secs(60));
-    stage.stirred();
+    stage.engine_event();
     stage.checked(Liveness::Alive);
     assert_eq!(status(&mut stage), (Status::Running, Reason::ByOthers));
     assert_eq!(stage.on_disk().unwrap().last_activity_at, stage.now, "its idle time begins anew");
@@ -293,9 +293,9 @@ fn what_somebody_else_paused_is_seen_as_paused_and_what_they_resumed_as_running(
 fn a_listing_that_shows_it_otherwise_is_a_reason_to_look() {
     let mut stage = paused();
     let container = stage.seen().unwrap().container.unwrap();
-    stage.tell(Event::Seen(Some(Sighting { container: container.clone(), paused: true })));
+    stage.tell(Event::Seen(Some(LiveContainer { container: container.clone(), paused: true })));
     stage.assert_nothing_is_open();
-    stage.tell(Event::Seen(Some(Sighting { container, paused: false })));
+    stage.tell(Event::Seen(Some(LiveContainer { container, paused: false })));
     stage.checked(Liveness::Alive);
     assert_eq!(status(&mut stage).0, Status::Running);
 }
@@ -303,7 +303,7 @@ fn a_listing_that_shows_it_otherwise_is_a_reason_to_look() {
 #[test]
 fn a_look_that_is_older_than_a_pause_does_not_undo_it() {
     let mut stage = Stage::running();
-    stage.stirred();
+    stage.engine_event();
     let pause = stage.pause();
     stage.pause_succeeds();
     stage.kept(pause);

@@ -189,7 +189,7 @@ fn delete_before_a_planned_restart_wins() {
 #[test]
 fn a_sandbox_that_vanished_is_not_started_again() {
     let mut stage = Stage::running_under(on_failure());
-    stage.stirred();
+    stage.engine_event();
     stage.checked(Liveness::Vanished);
     assert_eq!(stage.seen().unwrap().reason, Reason::Vanished);
     stage.assert_nothing_is_open();

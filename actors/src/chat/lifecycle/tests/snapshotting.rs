@@ -76,11 +76,11 @@ fn a_delete_and_a_pause_wait_for_the_snapshot_that_came_first() {
 fn a_sandbox_that_stands_still_for_a_commit_is_not_paused() {
     let mut stage = Stage::running();
     stage.snapshot();
-    stage.stirred();
+    stage.engine_event();
     stage.checked(Liveness::Paused);
     assert_eq!(stage.seen().unwrap().status, Status::Running);
     // A look that began before the commit ended may have seen it stand still.
-    stage.stirred();
+    stage.engine_event();
     stage.commit_succeeds();
     stage.checked(Liveness::Paused);
     assert_eq!(stage.seen().unwrap().status, Status::Running);
@@ -162,7 +162,7 @@ fn what_failed_is_kept_when_it_is_deleted_and_what_vanished_cannot_be() {
     assert!(matches!(stage.delete_answer(delete), Ok(Deletion::Deleted { snapshot: Some(_), .. })));
 
     let mut stage = Stage::running();
-    stage.stirred();
+    stage.engine_event();
     stage.checked(Liveness::Vanished);
     let delete = stage.delete_keeping();
     stage.tear_down_succeeds();

@@ -114,7 +114,7 @@ impl Stage {
 
     pub(super) fn receive(&mut self, effects: Vec<Effect>) {
         for effect in effects {
-            if let Effect::NoteActivity { at, .. } = &effect {
+            if let Effect::SaveActivity { at, .. } = &effect {
                 self.noted.push(*at);
             }
             let Some(effect) = self.disk.hand_over(effect) else { continue };

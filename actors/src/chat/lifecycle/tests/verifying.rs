@@ -135,8 +135,8 @@ fn a_sandbox_that_expires_during_a_look_is_replaced() {
 #[test]
 fn a_sandbox_that_stirs_is_looked_at_and_its_death_is_known_at_once() {
     let mut stage = Stage::running();
-    stage.stirred();
-    stage.stirred();
+    stage.engine_event();
+    stage.engine_event();
     stage.checked(Liveness::Ended(death()));
     assert_eq!(stage.seen().unwrap().reason, Reason::OomKilled);
     stage.assert_nothing_is_open();
@@ -145,7 +145,7 @@ fn a_sandbox_that_stirs_is_looked_at_and_its_death_is_known_at_once() {
 #[test]
 fn a_sandbox_that_stirs_and_is_alive_is_trusted_again() {
     let mut stage = unseen_for_a_while();
-    stage.stirred();
+    stage.engine_event();
     stage.checked(Liveness::Alive);
     let create = stage.create();
     assert_eq!(stage.created(create).outcome, Outcome::Reused);
@@ -155,7 +155,7 @@ fn a_sandbox_that_stirs_and_is_alive_is_trusted_again() {
 #[test]
 fn a_container_of_another_time_stirs_nobody() {
     let mut stage = Stage::running();
-    stage.tell(Event::Stirred { container: ContainerId::new("another") });
+    stage.tell(Event::EngineEvent { container: ContainerId::new("another") });
     stage.assert_nothing_is_open();
 }
 
@@ -165,7 +165,7 @@ fn a_sandbox_that_stirred_while_it_was_being_created_is_looked_at_when_it_runs()
     stage.disk_is(DiskIs::Stuck);
     let create = stage.create();
     let container = stage.launch_succeeds();
-    stage.tell(Event::Stirred { container });
+    stage.tell(Event::EngineEvent { container });
     stage.assert_nothing_is_open();
     stage.disk_is(DiskIs::Fine);
     stage.created(create);
@@ -177,7 +177,7 @@ fn a_sandbox_that_stirred_while_it_was_being_created_is_looked_at_when_it_runs()
 fn a_listing_that_does_not_show_the_sandbox_alive_is_a_reason_to_look_and_nothing_more() {
     let mut stage = Stage::running();
     let container = stage.seen().unwrap().container.unwrap();
-    stage.tell(Event::Seen(Some(Sighting { container, paused: false })));
+    stage.tell(Event::Seen(Some(LiveContainer { container, paused: false })));
     stage.assert_nothing_is_open();
     for shown in [None, Some(another())] {
         stage.tell(Event::Seen(shown));
@@ -196,8 +196,8 @@ fn a_listing_is_no_news_to_a_chat_that_has_nothing_running() {
     }
 }
 
-fn another() -> Sighting {
-    Sighting { container: ContainerId::new("another"), paused: false }
+fn another() -> LiveContainer {
+    LiveContainer { container: ContainerId::new("another"), paused: false }
 }
 
 #[test]
@@ -217,7 +217,7 @@ fn a_sandbox_whose_service_does_not_answer_is_replaced() {
 #[test]
 fn a_service_that_does_not_answer_ends_no_sandbox_that_no_create_asks_for() {
     let mut stage = unseen_for_a_while();
-    stage.stirred();
+    stage.engine_event();
     stage.checked(Liveness::Unhealthy("busy".into()));
     assert!(stage.history.iter().all(|t| t.to != Some(Status::Failed)), "{:?}", stage.history);
     let create = stage.create();

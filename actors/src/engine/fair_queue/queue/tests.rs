@@ -6,13 +6,13 @@ use proptest::prelude::*;
 
 use super::*;
 
-fn party(number: u8) -> Party {
-    Party::Agent(format!("agent-{number}").parse().unwrap())
+fn tenant(number: u8) -> Tenant {
+    Tenant::Agent(format!("agent-{number}").parse().unwrap())
 }
 
 #[derive(Debug, Clone, Copy)]
 enum Step {
-    Ask { lane: Lane, party: u8 },
+    Ask { lane: Lane, tenant: u8 },
     GiveBack { nth: usize },
     GiveUp { nth: usize },
 }
@@ -20,7 +20,7 @@ enum Step {
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let lane = prop::sample::select(Lane::ALL.to_vec());
     let step = prop_oneof![
-        5 => (lane, 0u8..4).prop_map(|(lane, party)| Step::Ask { lane, party }),
+        5 => (lane, 0u8..4).prop_map(|(lane, tenant)| Step::Ask { lane, tenant }),
         4 => (0usize..8).prop_map(|nth| Step::GiveBack { nth }),
         1 => (0usize..40).prop_map(|nth| Step::GiveUp { nth }),
     ];
@@ -31,7 +31,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 struct Waiter {
     id: usize,
     lane: Lane,
-    party: u8,
+    tenant: u8,
 }
 
 /// The queue, and who was told what.
@@ -62,8 +62,8 @@ impl World {
 
     fn take(&mut self, step: Step) {
         match step {
-            Step::Ask { lane, party: of } => {
-                let waiter = Waiter { id: self.asked, lane, party: of };
+            Step::Ask { lane, tenant: of } => {
+                let waiter = Waiter { id: self.asked, lane, tenant: of };
                 self.asked += 1;
                 if self.queue.take_at_once(lane) {
                     assert!(self.waiting.is_empty(), "{waiter:?} went before {:?}", self.waiting);
@@ -71,7 +71,7 @@ impl World {
                     self.in_hand.push(lane);
                 } else {
                     self.waiting.push(waiter);
-                    self.queue.wait(lane, party(of), waiter);
+                    self.queue.wait(lane, tenant(of), waiter);
                 }
             }
             Step::GiveBack { nth } if nth < self.in_hand.len() => self.queue.give_back(self.in_hand.swap_remove(nth)),
@@ -96,8 +96,8 @@ impl World {
                 }
             }
             self.passed_over[lane as usize] = 0;
-            let first = self.waiting.iter().find(|known| known.lane == lane && known.party == waiter.party);
-            assert_eq!(first, Some(&waiter), "within a party, who came first goes first");
+            let first = self.waiting.iter().find(|known| known.lane == lane && known.tenant == waiter.tenant);
+            assert_eq!(first, Some(&waiter), "within a tenant, who came first goes first");
             self.waiting.retain(|known| known.id != waiter.id);
             self.in_hand.push(lane);
         }
@@ -129,7 +129,7 @@ proptest! {
         prop_assert!(queue.take_at_once(Lane::Expiry));
         let mut waiting = asked.clone();
         for of in asked {
-            queue.wait(Lane::Expiry, party(of), of);
+            queue.wait(Lane::Expiry, tenant(of), of);
         }
         let mut round = BTreeSet::new();
         queue.give_back(Lane::Expiry);

@@ -6,7 +6,7 @@ use tokio::sync::mpsc;
 
 use crate::domain::ids::InstanceName;
 use crate::domain::labels;
-use crate::ports::engine::events::{EngineEvent, EngineEvents, Happening, Whose};
+use crate::ports::engine::events::{EngineEvent, EngineEvents, EventKind, EventSubject};
 use crate::ports::engine::{EngineError, Observed};
 
 #[derive(Debug, Default)]
@@ -30,10 +30,10 @@ impl Watchers {
     }
 
     /// Tells those who watch the container's instance. One that is neither a chat's nor a slot is none of theirs.
-    pub(super) fn tell(&self, container: &Observed, what: Happening) {
+    pub(super) fn tell(&self, container: &Observed, what: EventKind) {
         let label = |name| container.labels.get(name).map(String::as_str);
-        let chat = label(labels::CHAT_ID).and_then(|chat| chat.parse().ok()).map(Whose::Chat);
-        let slot = label(labels::SLOT_ID).and_then(|slot| slot.parse().ok()).map(Whose::Slot);
+        let chat = label(labels::CHAT_ID).and_then(|chat| chat.parse().ok()).map(EventSubject::Chat);
+        let slot = label(labels::SLOT_ID).and_then(|slot| slot.parse().ok()).map(EventSubject::Slot);
         let Some(whose) = chat.or(slot) else { return };
         for watcher in self.0.iter().filter(|watcher| label(labels::INSTANCE) == Some(watcher.instance.as_str())) {
             let _ = watcher.events.send(Ok(EngineEvent { container: container.id.clone(), whose, what }));

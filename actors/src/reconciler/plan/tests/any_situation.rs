@@ -8,7 +8,7 @@ use super::*;
 struct World {
     containers: Vec<Observed>,
     records: BTreeMap<ChatId, Sandbox>,
-    attended: BTreeSet<ChatId>,
+    adopted: BTreeSet<ChatId>,
     journal_is_new: bool,
     underway_since: Option<Timestamp>,
 }
@@ -54,27 +54,27 @@ fn worlds() -> impl Strategy<Value = World> {
         let mut world = World {
             containers: foreign,
             records: BTreeMap::new(),
-            attended: BTreeSet::new(),
+            adopted: BTreeSet::new(),
             journal_is_new,
             underway_since: graceful.then(|| now() - GRACE),
         };
-        for (n, (container, record, attended)) in (0..).zip([a, b, c, d, e, f]) {
+        for (n, (container, record, adopted)) in (0..).zip([a, b, c, d, e, f]) {
             world.containers.extend(container);
             world.records.extend(record.map(|record| (chat(n), record)));
-            world.attended.extend(attended.then(|| chat(n)));
+            world.adopted.extend(adopted.then(|| chat(n)));
         }
         world
     })
 }
 
 impl World {
-    fn situation(&self) -> Situation {
-        let (listed, _, unrecognised) = Situation::recognise(&instance(), self.containers.clone());
-        Situation {
+    fn situation(&self) -> PlanInput {
+        let (listed, _, unrecognised) = PlanInput::recognise(&instance(), self.containers.clone());
+        PlanInput {
             listed,
             unrecognised,
             records: self.records.values().cloned().collect(),
-            attended: self.attended.clone(),
+            adopted: self.adopted.clone(),
             journal_is_new: self.journal_is_new,
             now: now(),
             underway_since: self.underway_since,
@@ -84,14 +84,14 @@ impl World {
     /// Carries a plan out as root, the chats and the journal do.
     fn carry_out(&mut self, planned: Vec<Action>) {
         for action in planned {
-            let Action::Attend { sandbox, .. } = action else { continue };
+            let Action::Adopt { sandbox, .. } = action else { continue };
             let chat = sandbox.chat;
             self.records.insert(chat, (*sandbox).clone());
             if sandbox.status == Status::Deleting {
                 self.containers.retain(|container| Some(&container.id) != sandbox.container.as_ref());
                 self.records.remove(&chat);
             } else {
-                self.attended.insert(chat);
+                self.adopted.insert(chat);
             }
         }
         self.journal_is_new = false;
@@ -116,7 +116,7 @@ proptest! {
         let mut seen = BTreeSet::new();
         for action in plan(&world.situation()) {
             let chat = match action {
-                Action::Attend { sandbox, .. } => Some(sandbox.chat),
+                Action::Adopt { sandbox, .. } => Some(sandbox.chat),
                 Action::Tell { chat, .. } => Some(chat),
                 Action::Leave { container, .. } => {
                     ours.values().find(|found| found.container.id == container).map(|found| found.labels.chat)
@@ -131,8 +131,8 @@ proptest! {
     #[test]
     fn a_chat_that_has_an_actor_is_only_told(world in worlds()) {
         for action in plan(&world.situation()) {
-            if let Action::Attend { sandbox, .. } = action {
-                prop_assert!(!world.attended.contains(&sandbox.chat));
+            if let Action::Adopt { sandbox, .. } = action {
+                prop_assert!(!world.adopted.contains(&sandbox.chat));
             }
         }
     }
@@ -142,7 +142,7 @@ proptest! {
         let foreign = world.foreign();
         let planned = plan(&world.situation());
         for action in &planned {
-            if let Action::Attend { sandbox, .. } = action {
+            if let Action::Adopt { sandbox, .. } = action {
                 prop_assert!(foreign.iter().all(|foreign| Some(&foreign.id) != sandbox.container.as_ref()));
             }
         }
@@ -168,7 +168,7 @@ proptest! {
         let after = alive(&world);
         for (chat, promised) in before {
             prop_assert_eq!(after.get(&chat), Some(&promised));
-            prop_assert!(world.attended.contains(&chat));
+            prop_assert!(world.adopted.contains(&chat));
         }
     }
 
@@ -181,16 +181,16 @@ proptest! {
             "a second pass would {again:?}"
         );
         for chat in world.records.keys() {
-            prop_assert!(world.attended.contains(chat), "nobody looks after what was promised to {chat}");
+            prop_assert!(world.adopted.contains(chat), "nobody looks after what was promised to {chat}");
         }
         for (chat, found) in world.ours() {
             let young = world.underway_since.is_some_and(|since| found.labels.created_at > since);
-            prop_assert!(young || world.attended.contains(&chat), "nobody looks after {found:?}");
+            prop_assert!(young || world.adopted.contains(&chat), "nobody looks after {found:?}");
         }
         let before = world.clone();
         world.carry_out(again);
         prop_assert_eq!(world.containers, before.containers);
         prop_assert_eq!(world.records, before.records);
-        prop_assert_eq!(world.attended, before.attended);
+        prop_assert_eq!(world.adopted, before.adopted);
     }
 }

@@ -168,7 +168,7 @@ impl World {
                 self.now += by;
                 self.tell(Event::ClockStepped { by });
             }
-            Step::AskedToWriteDown => self.write_down(),
+            Step::AskedToWriteDown => self.flush_unsaved(),
             Step::LaunchProgresses => self.progress_launch(),
             Step::LaunchEnds(end) => self.end_launch(end),
             Step::TearDownEnds(end) => self.end_tear_down(end),
@@ -207,7 +207,7 @@ impl World {
                 // What went unnoticed so far is noticed now.
                 self.list(true);
                 if self.lifecycle.unwritten {
-                    self.write_down();
+                    self.flush_unsaved();
                 }
                 if self.checking.is_empty() && self.disk.is_empty() {
                     assert!(self.lifecycle.is_settled(), "nothing is open in {:?}", self.lifecycle.phase());
@@ -261,7 +261,7 @@ impl World {
             | Event::RetryDue { generation, .. } => self.past.push((*generation, event.clone())),
             Event::Saved { .. } => self.past_writes.push(event.clone()),
             Event::Request(_) | Event::Looked(_) | Event::StragglerEnded | Event::Due => {}
-            Event::Stirred { .. } | Event::Seen(_) | Event::ClockStepped { .. } => {}
+            Event::EngineEvent { .. } | Event::Seen(_) | Event::ClockStepped { .. } => {}
         }
         let effects = self.lifecycle.handle(event, self.now);
         self.receive(effects);

@@ -67,13 +67,13 @@ impl Stage {
 
     /// The container ends by itself, and the engine tells.
     pub(in super::super) fn dies(&mut self) {
-        self.stirred();
+        self.engine_event();
         self.checked(Liveness::Ended(death()));
     }
 
-    pub(in super::super) fn stirred(&mut self) {
+    pub(in super::super) fn engine_event(&mut self) {
         let sandbox = self.lifecycle.sandbox().expect("there is a sandbox");
         let container = sandbox.container.clone().expect("there is a container");
-        self.tell(Event::Stirred { container });
+        self.tell(Event::EngineEvent { container });
     }
 }

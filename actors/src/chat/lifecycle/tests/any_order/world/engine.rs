@@ -280,12 +280,12 @@ impl World {
         let known = self.lifecycle.sandbox().and_then(|sandbox| sandbox.container.clone());
         let held = self.container.as_ref().map(|container| container.id.clone());
         if let Some(container) = known.or(held) {
-            self.tell(Event::Stirred { container });
+            self.tell(Event::EngineEvent { container });
         }
     }
 
     pub(super) fn list(&mut self, up_to_date: bool) {
-        let seen = self.found().filter(|_| up_to_date).and_then(|found| found.sighting());
+        let seen = self.found().filter(|_| up_to_date).and_then(|found| found.live_container());
         self.tell(Event::Seen(seen));
     }
 }

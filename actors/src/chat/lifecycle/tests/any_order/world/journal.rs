@@ -1,7 +1,7 @@
 //! The journal: what gets to the disk, and what the next actor reads.
 
 use super::*;
-use crate::reconciler::plan::{Action, Situation, plan};
+use crate::reconciler::plan::{Action, PlanInput, plan};
 
 impl World {
     pub(super) fn write(&mut self, writes: usize) {
@@ -15,7 +15,7 @@ impl World {
         }
     }
 
-    pub(super) fn write_down(&mut self) {
+    pub(super) fn flush_unsaved(&mut self) {
         let unwritten = self.lifecycle.flush();
         self.receive(unwritten.into_iter().collect());
     }
@@ -35,18 +35,18 @@ impl World {
     /// What engine and journal together tell of the chat. What is adopted is written down.
     pub(super) fn look_up(&mut self) -> Option<Box<Sandbox>> {
         self.write(usize::MAX);
-        let situation = Situation {
+        let situation = PlanInput {
             listed: self.found().map(|found| *found).into_iter().collect(),
             unrecognised: Vec::new(),
             records: self.disk.record.iter().cloned().collect(),
-            attended: Default::default(),
+            adopted: Default::default(),
             journal_is_new: self.journal_is_new,
             now: self.now,
             underway_since: None,
         };
         self.journal_is_new = false;
         let sandbox = match plan(&situation).pop()? {
-            Action::Attend { sandbox, .. } => sandbox,
+            Action::Adopt { sandbox, .. } => sandbox,
             other => panic!("{other:?} does not follow from {situation:?}"),
         };
         if situation.records.is_empty() && sandbox.status != Status::Deleting {

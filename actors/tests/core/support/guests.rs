@@ -6,7 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use sandboxd_actors::domain::ids::SessionId;
 use sandboxd_actors::ports::chat_directories::DirectoryError;
-use sandboxd_actors::ports::guest::{Furnishing, Interiors, NotBegun, Started};
+use sandboxd_actors::ports::guest::{GuestSetup, Guests, NotBegun, Started};
 
 const DISK: Duration = Duration::from_millis(1);
 
@@ -14,8 +14,8 @@ const DISK: Duration = Duration::from_millis(1);
 pub(crate) struct TestInteriors;
 
 #[async_trait]
-impl Interiors for TestInteriors {
-    async fn furnish(&self, _: SessionId, _: bool) -> Result<Option<Furnishing>, DirectoryError> {
+impl Guests for TestInteriors {
+    async fn prepare(&self, _: SessionId, _: bool) -> Result<Option<GuestSetup>, DirectoryError> {
         Ok(None)
     }
 
