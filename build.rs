@@ -1,6 +1,6 @@
-//! Builds sandbox-init as a static program, so that it runs in any image, and leaves it where it can be embedded.
+//! Builds sandbox-init as a static program, so that it runs in any image, for embedding into the service.
 //!
-//! Cargo cannot yet make a package's program a dependency, so it is asked a second time, with a directory of its own.
+//! Cargo cannot yet depend on a package's program, so this script runs a second cargo with a separate target directory.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -25,16 +25,16 @@ fn main() {
         ])
         .arg("--target-dir")
         .arg(out.join("init"))
-        // What this build was told about itself does not concern that one.
+        // The settings of this build do not apply to the second one.
         .env_remove("RUSTC_WORKSPACE_WRAPPER")
         .env_remove("RUSTC_WRAPPER")
         .env_remove("RUSTFLAGS")
         .env("CARGO_ENCODED_RUSTFLAGS", "-Ctarget-feature=+crt-static");
-    let status = cargo.status().expect("cargo, which has just started this, can be started");
-    assert!(status.success(), "sandbox-init was not built");
+    let status = cargo.status().expect("cargo runs");
+    assert!(status.success(), "the build of sandbox-init failed");
 
     let program = out.join("init").join(&target).join("init/sandbox-init");
-    assert!(is_static(&program), "{} needs a loader or libraries that an image may not have", program.display());
+    assert!(is_static(&program), "{} is not static: an image may lack its loader or libraries", program.display());
     println!("cargo::rustc-env=SANDBOX_INIT={}", program.display());
 }
 
@@ -42,7 +42,7 @@ fn variable(name: &str) -> String {
     std::env::var(name).unwrap_or_else(|_| panic!("cargo sets {name}"))
 }
 
-/// Whether the program names no loader: no header of its is of the type `PT_INTERP`.
+/// Returns whether the program has no loader: none of its program headers has the type `PT_INTERP`.
 fn is_static(program: &Path) -> bool {
     let bytes = std::fs::read(program).expect("the program was just built");
     let number = |at: usize, length: usize| {

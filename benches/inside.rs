@@ -1,6 +1,6 @@
-//! Work inside a sandbox, against the same work through the engine's own API: a command, a large output, a file.
+//! Measures commands, large outputs and files in a sandbox against the same work through the engine's API.
 //!
-//! Measured in one run and in turn, so that whatever else the machine does hits both.
+//! Both are measured in turn in one run, so that other load on the machine affects both.
 
 #[path = "support/engine_work.rs"]
 mod engine_work;
@@ -29,7 +29,7 @@ type Outcome<T> = Result<T, Box<dyn Error>>;
 
 const MIB: usize = 1 << 20;
 
-/// Each line of a request may be 1 MiB long, so the file goes in two parts.
+/// A request line is limited to 1 MiB, so the file is sent in two parts.
 const FILE: usize = MIB;
 
 #[tokio::main]
@@ -39,23 +39,23 @@ async fn main() -> Outcome<()> {
     let created: Value = service.client.call("sandbox.create", service.create_params(&chat)?).await?;
     let container = created["container_id"].as_str().ok_or("a running sandbox has a container")?.to_owned();
     let engine = EngineWork { docker: service.docker.clone(), container };
-    let inside = Inside { service: &service, chat };
-    commands(&inside, &engine).await?;
-    outputs(&inside, &engine).await?;
-    files(&inside, &engine).await
+    let guest = Guest { service: &service, chat };
+    commands(&guest, &engine).await?;
+    outputs(&guest, &engine).await?;
+    files(&guest, &engine).await
 }
 
-/// `SANDBOXD_BENCH=quick` shows that it runs, and nothing else.
+/// `SANDBOXD_BENCH=quick` only checks that the benchmark runs.
 fn rounds(full: usize) -> usize {
     if std::env::var("SANDBOXD_BENCH").is_ok_and(|value| value == "quick") { 2 } else { full }
 }
 
-struct Inside<'a> {
+struct Guest<'a> {
     service: &'a Service,
     chat: String,
 }
 
-impl Inside<'_> {
+impl Guest<'_> {
     async fn call(&self, method: &str, mut params: Value) -> Outcome<Value> {
         params["chat_id"] = json!(self.chat);
         Ok(self.service.client.call(method, params).await?)
@@ -92,12 +92,12 @@ async fn milliseconds<T>(work: impl Future<Output = Outcome<T>>) -> Outcome<(f64
     Ok((began.elapsed().as_secs_f64() * 1e3, outcome))
 }
 
-async fn commands(inside: &Inside<'_>, engine: &EngineWork) -> Outcome<()> {
-    let info: Value = inside.service.client.call("system.info", json!({})).await?;
+async fn commands(guest: &Guest<'_>, engine: &EngineWork) -> Outcome<()> {
+    let info: Value = guest.service.client.call("system.info", json!({})).await?;
     let host = info["engine"]["host"].as_str().ok_or("no engine answers")?;
     let (mut ours, mut engines, mut typed) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..rounds(200) {
-        ours.push(milliseconds(inside.exec(json!(["true"]))).await?.0);
+        ours.push(milliseconds(guest.exec(json!(["true"]))).await?.0);
         engines.push(milliseconds(async { Ok(engine.exec(&["true"]).await?) }).await?.0);
         typed.push(milliseconds(docker_exec(host, &engine.container)).await?.0);
     }
@@ -119,18 +119,18 @@ async fn docker_exec(host: &str, container: &str) -> Outcome<()> {
     if status.success() { Ok(()) } else { Err(status.to_string().into()) }
 }
 
-async fn outputs(inside: &Inside<'_>, engine: &EngineWork) -> Outcome<()> {
-    // As a log is: lines of some length. And as an image is: any bytes, which travel in base64.
+async fn outputs(guest: &Guest<'_>, engine: &EngineWork) -> Outcome<()> {
+    // Text lines, as in a log; and random bytes, as in an image, which are sent in base64.
     let line = "0123456789abcdefghijklmnopqrstuvwxyz-ABCDEFGHIJKLMNOPQRSTUVWXYZ ";
-    inside.exec(json!(format!("yes '{line}' | head -c {} >/tmp/text", 100 * MIB))).await?;
-    inside.exec(json!(format!("head -c {} /dev/urandom >/tmp/bytes", 100 * MIB))).await?;
-    let before = inside.service.peak_memory()?;
+    guest.exec(json!(format!("yes '{line}' | head -c {} >/tmp/text", 100 * MIB))).await?;
+    guest.exec(json!(format!("head -c {} /dev/urandom >/tmp/bytes", 100 * MIB))).await?;
+    let before = guest.service.peak_memory()?;
     let mut table = Table::new(["100 MiB out", "MB/s", "slowest–fastest", "÷ engine's API"]);
     for (name, path) in [("text", "/tmp/text"), ("bytes", "/tmp/bytes")] {
         let (mut ours, mut engines) = (Vec::new(), Vec::new());
         let rate = |seconds: f64| (100 * MIB) as f64 / 1e6 / seconds;
         for _ in 0..rounds(10) {
-            let output = Output { socket: inside.service.directory.path().join("socket"), chat: inside.chat.clone() };
+            let output = Output { socket: guest.service.directory.path().join("socket"), chat: guest.chat.clone() };
             let command = ["cat".to_owned(), path.to_owned()];
             let took = tokio::task::spawn_blocking(move || output.read(&command, 100 * MIB)).await??;
             ours.push(rate(took.as_secs_f64()));
@@ -145,18 +145,18 @@ async fn outputs(inside: &Inside<'_>, engine: &EngineWork) -> Outcome<()> {
         }
     }
     println!("{table}");
-    let after = inside.service.peak_memory()?;
+    let after = guest.service.peak_memory()?;
     println!("memory of the service at its peak: {} MiB before, {} MiB after\n", before / 1024, after / 1024);
     Ok(())
 }
 
-async fn files(inside: &Inside<'_>, engine: &EngineWork) -> Outcome<()> {
+async fn files(guest: &Guest<'_>, engine: &EngineWork) -> Outcome<()> {
     let content: String = "a line of a file, as files have them\n".chars().cycle().take(FILE).collect();
     let (mut ours, mut engines) = (Vec::new(), Vec::new());
     for _ in 0..rounds(100) {
         let through = async {
-            inside.write("/tmp/file", &content).await?;
-            inside.read("/tmp/file").await
+            guest.write("/tmp/file", &content).await?;
+            guest.read("/tmp/file").await
         };
         let (took, length) = milliseconds(through).await?;
         assert_eq!(length, FILE);

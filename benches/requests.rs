@@ -1,9 +1,8 @@
-//! How fast requests are answered that need no engine: `sandbox.get`, and `sandbox.create` for a chat that has its
-//! sandbox.
+//! Measures requests that need no engine: `sandbox.get`, and `sandbox.create` for a chat with a sandbox.
 //!
-//! The shipped program, in a process of its own, with one live sandbox on the real engine, is measured against two
-//! servers that do nothing but answer the same bytes: see [`floor`]. All of them in turn, in short rounds, so that
-//! whatever else the machine does hits all of them alike.
+//! The subject is the shipped program in its own process, with one live sandbox on the real engine. It is compared with
+//! two minimal servers that answer the same bytes: see [`floor`]. The subjects are measured in turn, in short rounds,
+//! so that other load on the machine affects all of them alike.
 
 #[path = "support/caller.rs"]
 mod caller;
@@ -31,10 +30,10 @@ use table::{Table, whole};
 
 const CHAT: &str = "67e55044-10b1-426f-9247-bb680e5fe0c8";
 
-/// Connections, and requests under way on each.
+/// Connections, and requests in flight on each.
 const PIPELINES: [(usize, usize); 3] = [(1, 16), (1, 64), (8, 64)];
 
-/// The subject that the others are compared with: JSON echo.
+/// The index of the subject that the others are compared with: JSON echo.
 const FLOOR: usize = 1;
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
@@ -78,7 +77,7 @@ struct Pace {
 }
 
 impl Pace {
-    /// `SANDBOXD_BENCH=quick` shows that it runs, and nothing else.
+    /// `SANDBOXD_BENCH=quick` only checks that the benchmark runs.
     fn from_environment() -> Self {
         if std::env::var("SANDBOXD_BENCH").is_ok_and(|value| value == "quick") {
             Self { rounds: 3, round: Duration::from_millis(50) }
@@ -101,9 +100,9 @@ impl<'a> Subject<'a> {
     }
 }
 
-/// What one subject was measured to do, round by round.
+/// The measurements of one subject, by round.
 struct Measured {
-    /// Microseconds, of one at a time.
+    /// Microseconds, one request at a time.
     median_took: Vec<f64>,
     took: Histogram<u64>,
     rates: Vec<f64>,
@@ -160,8 +159,8 @@ fn pipelined(subjects: &[Subject<'_>], pace: Pace) -> Outcome<Table> {
     Ok(table)
 }
 
-/// Measures every subject once in each round, each round beginning with another. `measure` says how many requests were
-/// answered.
+/// Measures every subject once per round, each round beginning with another. `measure` returns the number of answered
+/// requests.
 fn in_turn(
     subjects: &[Subject<'_>],
     pace: Pace,
@@ -193,25 +192,25 @@ impl Measured {
         })
     }
 
-    /// Of the server and for one request, and how many times that of another. Unlike the time that a request takes,
-    /// it hardly depends on what else the machine does.
+    /// Returns the server's processor time per request, and its ratio to the floor's. Other load on the machine hardly
+    /// affects processor time.
     fn processor_time_against(&self, floor: &Measured) -> String {
         let micros = |measured: &Measured| measured.processor_time.as_secs_f64() * 1e6 / measured.answered as f64;
         format!("{:.1} ({:.1}×)", micros(self), micros(self) / micros(floor))
     }
 }
 
-/// Up to a minute, to three digits.
+/// Returns an empty histogram up to one minute, with three digits.
 fn nanoseconds() -> Outcome<Histogram<u64>> {
     Ok(Histogram::new_with_bounds(1, 60_000_000_000, 3)?)
 }
 
-/// What a process has used so far.
+/// Returns the processor time that a process has used so far.
 fn processor_time(process: u32) -> Outcome<Duration> {
-    /// The kernel's unit for this file, on every architecture that matters.
+    /// The kernel's unit in this file, on all relevant architectures.
     const TICK: Duration = Duration::from_millis(10);
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat"))?;
-    // The second field, the program's name in parentheses, may contain anything.
+    // The second field, the program's name in parentheses, may contain any characters.
     let fields: Vec<_> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
     let ticks: u32 = fields[11].parse::<u32>()? + fields[12].parse::<u32>()?;
     Ok(TICK * ticks)

@@ -1,9 +1,8 @@
-//! What very many sandboxes cost: memory for each, the reaper's looks at their deadlines, a start that takes all of them
-//! over, and requests and reconciliation beside them.
+//! Measures very many sandboxes: memory per sandbox, the reaper's ticks, a start that adopts all of them, and requests
+//! and reconciliation beside them.
 //!
-//! The core with a journal on disk and an engine in memory, in a process of its own, which is this program again in
-//! another role; beside it, in a process of its own as well, as many actors that do nothing. Only so is what either of
-//! them takes from the kernel its own.
+//! The core runs with a journal on disk and an engine in memory, in a process of its own. As many idle actors run in
+//! another process. Both are this program in another role. Separate processes keep their kernel memory apart.
 
 #[path = "support/crowd.rs"]
 mod crowd;
@@ -52,20 +51,20 @@ type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
 const PAGE: usize = 100;
 
-/// What is asked for at the same time where many are.
+/// The number of parallel requests where there are many.
 const AT_ONCE: usize = 256;
 
 #[derive(Clone, Copy)]
 struct Pace {
     sandboxes: usize,
-    /// Made while the engine holds no others: the one in memory looks a name up by going through all it has.
+    /// Sandboxes created while the engine has no others: the engine in memory finds a name by a linear search.
     created: usize,
     rounds: usize,
     round: Duration,
 }
 
 impl Pace {
-    /// `SANDBOXD_BENCH=quick` shows that it runs, and nothing else.
+    /// `SANDBOXD_BENCH=quick` only checks that the benchmark runs.
     fn from_environment() -> Self {
         if std::env::var("SANDBOXD_BENCH").is_ok_and(|value| value == "quick") {
             Self { sandboxes: 2_000, created: 200, rounds: 2, round: Duration::from_millis(50) }
@@ -89,10 +88,10 @@ fn main() -> Outcome<()> {
 
 fn print_figures(figures: impl Future<Output = Outcome<Figures>> + Send + 'static) -> Outcome<()> {
     let runtime = tokio::runtime::Runtime::new()?;
-    // Like all that serves a request, on one of the runtime's workers.
+    // On one of the runtime's workers, like all work of a request.
     let figures = runtime.block_on(runtime.spawn(figures))??;
     println!("{}", serde_json::to_string(&figures)?);
-    // Whatever is left goes with the process.
+    // The exit ends all remaining work.
     std::process::exit(0)
 }
 
@@ -110,7 +109,7 @@ fn compare(pace: Pace) -> Outcome<()> {
     Ok(())
 }
 
-/// Runs this program in another role.
+/// Runs this program in another role and returns its figures.
 fn figures_of(role: &[&str]) -> Outcome<Figures> {
     let child = Command::new(std::env::current_exe()?).args(role).stderr(Stdio::inherit()).output()?;
     if !child.status.success() {
@@ -135,7 +134,7 @@ async fn service(pace: Pace, crowd: Crowd) -> Outcome<Figures> {
     let mut figures = Figures::default();
     let ticks = Ticks::listen(nanoseconds()?).map_err(|error| error.to_string())?;
     let crowd = Arc::new(crowd);
-    let nothing = Memory::now()?;
+    let empty = Memory::now()?;
     let engine = crowd.engine()?;
     let containers = Memory::now()?;
 
@@ -143,11 +142,11 @@ async fn service(pace: Pace, crowd: Crowd) -> Outcome<Figures> {
     let sandboxes = crowd.start(&engine).await?;
     figures.took("start: journal read", began.elapsed()?);
     let report = sandboxes.reconcile(Trigger::Start, false).await?;
-    assert_eq!(report.actions.len(), crowd.size, "every one is taken over");
+    assert_eq!(report.actions.len(), crowd.size, "every sandbox is adopted");
     drop(report);
     assert!(sandboxes.get(crowd.chat(0)).await?.is_some(), "it serves");
     figures.took("start: until it serves", began.elapsed()?);
-    work_off(&sandboxes).await;
+    until_idle(&sandboxes).await;
     let serving = Memory::now()?;
     figures.memory("live sandbox", serving.each_since(containers, crowd.size));
     let extra = (Memory::take_most_heap() - serving.heap) / crowd.size as f64;
@@ -163,7 +162,7 @@ async fn service(pace: Pace, crowd: Crowd) -> Outcome<Figures> {
 
     ticks.take();
     tokio::time::sleep(pace.round * pace.rounds as u32).await;
-    figures.spread("reaper's tick, nothing due", &ticks.take());
+    figures.spread("reaper's tick, none due", &ticks.take());
     deadlines(&mut figures, &crowd)?;
 
     Memory::take_most_heap();
@@ -174,17 +173,17 @@ async fn service(pace: Pace, crowd: Crowd) -> Outcome<Figures> {
 
     delete_all(&sandboxes, &crowd).await?;
     let deleted = Memory::now()?;
-    figures.memory("chat whose sandbox was deleted", deleted.each_since(nothing, crowd.size));
+    figures.memory("chat whose sandbox was deleted", deleted.each_since(empty, crowd.size));
 
-    // What the engine holds of each is known by now.
-    let of_engine = containers.each_since(nothing, crowd.size).0;
+    // The engine's part of the memory is known by now.
+    let engine_heap = containers.each_since(empty, crowd.size).0;
     create(&sandboxes, &crowd, pace.created).await?;
     let (heap, _) = Memory::now()?.each_since(deleted, pace.created);
-    figures.heap("live sandbox, made by this run", heap - of_engine);
+    figures.heap("live sandbox, made by this run", heap - engine_heap);
     Ok(figures)
 }
 
-/// Requests that need no engine, in turn and in short rounds.
+/// Measures requests that need no engine, in turn and in short rounds.
 async fn requests(figures: &mut Figures, pace: Pace, crowd: &Arc<Crowd>, sandboxes: &Sandboxes) -> Outcome<()> {
     let idle = IdleActors::start(1000).await?;
     let (mut calls, mut gets, mut pages) = (nanoseconds()?, nanoseconds()?, nanoseconds()?);
@@ -205,7 +204,7 @@ async fn requests(figures: &mut Figures, pace: Pace, crowd: &Arc<Crowd>, sandbox
     Ok(())
 }
 
-/// Changes of a deadline among all the others, and where there is no other.
+/// Measures changes of a deadline, among all others and alone.
 fn deadlines(figures: &mut Figures, crowd: &Crowd) -> Outcome<()> {
     for (name, size) in [("deadline changed", crowd.size), ("deadline changed, the only one", 1)] {
         let (mut deadlines, now) = (Deadlines::default(), Utc::now());
@@ -223,7 +222,7 @@ fn deadlines(figures: &mut Figures, crowd: &Crowd) -> Outcome<()> {
     Ok(())
 }
 
-/// Passes that find nothing to do, and requests meanwhile.
+/// Measures reconciliations without differences, and requests during them.
 async fn reconciliation(
     figures: &mut Figures,
     pace: Pace,
@@ -253,18 +252,18 @@ async fn reconciliation(
             async move { sandboxes.reconcile(Trigger::Request, false).await }
         });
         until_done(&pass, &mut beside, || get(sandboxes, crowd, random.random_range(0..crowd.size))).await?;
-        assert!(pass.await??.actions.is_empty(), "there is nothing to do");
+        assert!(pass.await??.actions.is_empty(), "there are no differences");
     }
     figures.took("engine's listing alone", median(&mut listings));
-    figures.took("reconciliation, nothing to do", median(&mut passes));
+    figures.took("reconciliation, no change", median(&mut passes));
     figures.spread("get, before a reconciliation", &alone);
-    // A reconciliation begins with one, and the engine in memory works on it without a pause.
+    // A reconciliation begins with a listing, which the engine in memory does without a pause.
     figures.spread("get, during a listing alone", &beside_listing);
     figures.spread("get, during a reconciliation", &beside);
     Ok(())
 }
 
-/// From the request to the answer, after which the reaper is told.
+/// Measures leases, from the request to the answer. The reaper is notified after the answer.
 async fn leases(figures: &mut Figures, pace: Pace, crowd: &Arc<Crowd>, sandboxes: &Sandboxes) -> Outcome<()> {
     let mut took = nanoseconds()?;
     let mut random = StdRng::seed_from_u64(4);
@@ -287,7 +286,7 @@ async fn delete_all(sandboxes: &Sandboxes, crowd: &Crowd) -> Outcome<()> {
     while sandboxes.count().await > 0 {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    work_off(sandboxes).await;
+    until_idle(sandboxes).await;
     Ok(())
 }
 
@@ -297,12 +296,12 @@ async fn create(sandboxes: &Sandboxes, crowd: &Crowd, count: usize) -> Outcome<(
         Outcome::Ok(())
     };
     stream::iter(0..count).map(create).buffer_unordered(AT_ONCE).try_collect::<()>().await?;
-    work_off(sandboxes).await;
+    until_idle(sandboxes).await;
     Ok(())
 }
 
-/// Until mailboxes and journal are empty.
-async fn work_off(sandboxes: &Sandboxes) {
+/// Waits until mailboxes and journal are empty.
+async fn until_idle(sandboxes: &Sandboxes) {
     assert!(sandboxes.stuck(Duration::from_secs(60)).await.is_empty());
 }
 
@@ -340,7 +339,7 @@ async fn until_done<T, F: Future<Output = Outcome<()>>>(
     Ok(())
 }
 
-/// Up to a minute, to three digits.
+/// Returns an empty histogram up to one minute, with three digits.
 fn nanoseconds() -> Outcome<Histogram<u64>> {
     Ok(Histogram::new_with_bounds(1, 60_000_000_000, 3)?)
 }
@@ -349,7 +348,7 @@ fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// The one whose use of the processor is in the middle: what else the machine does hardly shows there.
+/// Returns the time with the median processor use, which other load on the machine hardly affects.
 fn median(times: &mut [Time]) -> Time {
     times.sort_unstable_by_key(|time| time.used);
     times[times.len() / 2]

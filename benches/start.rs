@@ -1,9 +1,9 @@
-//! How long a new chat waits until its container serves the chat's own file over HTTP: this service, from its pool and
-//! without one, and what else can give a chat a container.
+//! Measures the time until a new chat's container serves the chat's own file over HTTP: this service, with its pool and
+//! without, and other managers of containers.
 //!
-//! All on the same engine, with the same image, program and network, in turn, so that whatever else the machine does hits
-//! all of them alike. The service answers once its sandbox serves; the others are asked for the file until they do.
-//! Tables go to the standard output, plots to `target/bench`.
+//! All use the same engine, image, program and network, in turn, so that other load on the machine affects all of them
+//! alike. The service answers once its sandbox serves; the others are polled for the file. Tables go to standard
+//! output, plots to `target/bench`.
 
 #[path = "support/managers.rs"]
 mod managers;
@@ -35,7 +35,7 @@ use uuid::Uuid;
 const WARM: &str = "sandboxd, warm";
 const COLD: &str = "sandboxd, cold";
 
-/// Both serve the request's volume, and are handed out once they do.
+/// Returns two profiles that serve the request's volume, and are ready once they do.
 fn profiles(slots: u64) -> String {
     let profile = |name: &str, slots: u64| {
         let image = service::image();
@@ -52,7 +52,7 @@ fn profiles(slots: u64) -> String {
     profile("cold", 0) + &profile("warm", slots)
 }
 
-/// How many starts are under way at the same time.
+/// The numbers of parallel starts.
 const AT_ONCE: [usize; 5] = [1, 2, 4, 8, 16];
 
 #[tokio::main]
@@ -81,7 +81,7 @@ async fn main() -> Outcome<()> {
     println!("{}", comparison(&measured));
     goals(&measured);
     save("start.svg", &bars(&measured))?;
-    // Whatever they keep started must not disturb what follows.
+    // Containers that the peers keep running must not disturb the next measurements.
     for peer in peers {
         peer.close().await?;
     }
@@ -93,14 +93,14 @@ async fn main() -> Outcome<()> {
 #[derive(Clone, Copy)]
 struct Pace {
     rounds: usize,
-    /// Claims in each round: they take so little time that a single one would tell nothing.
+    /// Claims per round: a single one would be too short to measure.
     claims: usize,
-    /// As many as start at once at most.
+    /// The largest number of parallel starts.
     slots: u64,
 }
 
 impl Pace {
-    /// `SANDBOXD_BENCH=quick` shows that it runs, and nothing else.
+    /// `SANDBOXD_BENCH=quick` only checks that the benchmark runs.
     fn from_environment() -> Self {
         if std::env::var("SANDBOXD_BENCH").is_ok_and(|value| value == "quick") {
             Self { rounds: 2, claims: 2, slots: 4 }
@@ -110,7 +110,7 @@ impl Pace {
     }
 }
 
-/// Where the chats' files are.
+/// The directory of the chats' files.
 struct Chats(PathBuf);
 
 impl Chats {
@@ -123,20 +123,20 @@ impl Chats {
     }
 }
 
-/// Milliseconds, of one manager.
+/// The measurements of one manager, in milliseconds.
 struct Measured {
     name: String,
     ours: bool,
     /// From the request to the answer.
     created: Vec<f64>,
-    /// From the request until the file was served.
+    /// From the request to the served file.
     served: Vec<f64>,
     ended: Vec<f64>,
     /// The median of each round.
     rounds: Vec<f64>,
 }
 
-/// One start: milliseconds until it was answered, and until the file was served.
+/// Makes one start. Returns the milliseconds to the answer and to the served file.
 async fn start(manager: &dyn Manager, chat: &Chat) -> Outcome<(Started, f64, f64)> {
     let began = Instant::now();
     let milliseconds = || began.elapsed().as_secs_f64() * 1e3;
@@ -146,14 +146,14 @@ async fn start(manager: &dyn Manager, chat: &Chat) -> Outcome<(Started, f64, f64
     Ok((started, created, milliseconds()))
 }
 
-/// Every manager once in each round, each round beginning with another.
+/// Measures every manager once per round, each round beginning with another.
 async fn in_turn(managers: &[&dyn Manager], chats: &Chats, pace: Pace) -> Outcome<Vec<Measured>> {
     let mut measured: Vec<_> = managers.iter().map(|manager| Measured::of(manager.name())).collect();
     for round in 0..pace.rounds {
         for turn in 0..managers.len() {
             let index = (round + turn) % managers.len();
             let (manager, of_manager) = (managers[index], &mut measured[index]);
-            // A pool that is being filled would be in the way of whoever comes next.
+            // A pool that is being filled would disturb the next measurement.
             for manager in managers {
                 manager.prepare().await?;
             }
@@ -207,13 +207,13 @@ fn comparison(measured: &[Measured]) -> Table {
     table
 }
 
-/// What was hoped for, and what was seen.
+/// Prints the goals and the results.
 fn goals(measured: &[Measured]) {
     let (warm, cold) = (&measured[0], &measured[1]);
     let answered = median(&warm.created);
     let others = || measured.iter().filter(|of_manager| !of_manager.ours);
     let Some(fastest) = others().min_by(|a, b| median(&a.served).total_cmp(&median(&b.served))) else { return };
-    // Those that start a container when they are asked for one, as a cold create does.
+    // The managers that start a container on request, as a cold create does.
     let starting = others().filter(|of_manager| !of_manager.name.contains("pool"));
     let Some(floor) = starting.min_by(|a, b| median(&a.served).total_cmp(&median(&b.served))) else { return };
     let verdict = |met: bool| if met { "met" } else { "missed" };
@@ -243,7 +243,7 @@ fn bars(measured: &[Measured]) -> String {
     plot::bars(title, &measured.iter().map(bar).collect::<Vec<_>>())
 }
 
-/// More and more starts at the same time: a table, and the plot.
+/// Measures increasing numbers of parallel starts. Prints a table and returns the plot.
 async fn at_once(managers: &[&dyn Manager], chats: &Chats, pace: Pace) -> Outcome<String> {
     let mut table = Table::new(["starts at once", "file served p50 ms", "p99", "starts/s"]);
     let mut curves = Vec::new();
@@ -276,7 +276,7 @@ async fn at_once(managers: &[&dyn Manager], chats: &Chats, pace: Pace) -> Outcom
     Ok(plot::curves(title, &callers.iter().map(usize::to_string).collect::<Vec<_>>(), "starts at once", &curves))
 }
 
-/// So many starts, by this many callers.
+/// Makes `starts` starts by this many callers.
 async fn crowd(manager: &dyn Manager, chats: &Chats, starts: u64, callers: usize) -> Outcome<(Vec<f64>, Vec<String>)> {
     let waiting = (0..starts).map(|_| chats.new_chat()).collect::<Outcome<VecDeque<_>>>()?;
     let waiting = Mutex::new(waiting);
@@ -297,7 +297,7 @@ fn milliseconds(value: f64) -> String {
     if value < 100.0 { format!("{value:.1}") } else { whole(value) }
 }
 
-/// Where `scripts/bench` has installed the packages of others.
+/// Returns the Python interpreter for which `scripts/bench` has installed the peers' packages.
 fn python() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("target/bench/peers/bin/python")
 }

@@ -1,4 +1,4 @@
-//! sandboxctl: the service from a shell.
+//! sandboxctl: the command line client of the service.
 
 mod arguments;
 mod chats;
@@ -29,21 +29,21 @@ use crate::client::{Client, ClientError};
 pub use arguments::Arguments;
 use arguments::{Command, Pools, Snapshots};
 use columns::Width;
-use deletion::How;
-use failure::{Trouble, explain};
+use deletion::DeleteOptions;
+use failure::{CliError, explain};
 use filter::Filter;
 use images::ImageCommand;
 
-/// What the exit code says.
+/// The exit code of sandboxctl.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Exit {
     Done,
-    /// The service refused the request or could not fulfil it; or it is not well.
+    /// The service refused or failed the request, or it is degraded.
     Failed,
     WrongUsage,
     CannotConnect,
     NotFound,
-    /// How a command in a sandbox ended, or why there is none.
+    /// The exit code of a command in a sandbox, or the code for a command that did not start.
     Command(u8),
 }
 
@@ -60,7 +60,7 @@ impl Exit {
     }
 }
 
-/// Carries out one command.
+/// Runs one command and prints its result.
 pub async fn run(mut arguments: Arguments) -> ExitCode {
     let exit = match execute(&mut arguments).await {
         Ok((exit, output)) => {
@@ -69,20 +69,20 @@ pub async fn run(mut arguments: Arguments) -> ExitCode {
         }
         Err(error) => {
             let (exit, message) = explain(&error, &arguments);
-            complain(&message);
+            print_error(&message);
             exit
         }
     };
     ExitCode::from(exit.code())
 }
 
-async fn execute(arguments: &mut Arguments) -> Result<(Exit, String), Trouble> {
+async fn execute(arguments: &mut Arguments) -> Result<(Exit, String), CliError> {
     if let Command::Doctor = &arguments.command {
-        // Of use also where nobody can be connected to.
+        // The doctor also works without a connection to the service.
         return doctor::examine(arguments).await;
     }
     if let Command::Image { command: ImageCommand::Base(base) } = &arguments.command {
-        // A first-time user makes the image before the service runs.
+        // A first-time user builds the image before the service runs.
         let service = Client::connect(&arguments.socket).await.ok();
         return images::base::make(service.as_ref(), base, arguments.json).await;
     }
@@ -90,7 +90,7 @@ async fn execute(arguments: &mut Arguments) -> Result<(Exit, String), Trouble> {
     let width = if arguments.wide { Width::UNLIMITED } else { Width::of_terminal() };
     let service = Service { client, json: arguments.json, width };
     for chat in arguments.command.chats() {
-        chats::complete(&service, chat).await?;
+        chats::resolve(&service, chat).await?;
     }
     match &arguments.command {
         Command::Health => {
@@ -120,7 +120,7 @@ async fn execute(arguments: &mut Arguments) -> Result<(Exit, String), Trouble> {
             let whole = *all || !filter.is_empty();
             let page = match whole {
                 true => {
-                    let list = service.whole_list(filter).await?;
+                    let list = service.list_all(filter).await?;
                     serde_json::value::to_raw_value(&list).map_err(ClientError::from)?
                 }
                 false => service.page(None, filter).await?,
@@ -150,7 +150,7 @@ async fn execute(arguments: &mut Arguments) -> Result<(Exit, String), Trouble> {
             let shown = service.show_sandbox(&sandbox)?;
             if !durable {
                 print(&shown);
-                following::hold(&service.client, *length).await?;
+                following::hold_lease(&service.client, *length).await?;
                 return Ok((Exit::Done, String::new()));
             }
             Ok((Exit::Done, shown))
@@ -190,26 +190,26 @@ async fn execute(arguments: &mut Arguments) -> Result<(Exit, String), Trouble> {
         }
         Command::Images => images::list(&service).await,
         Command::Image { command } => images::execute(&service, command).await,
-        Command::Inside(inside) => guest::execute(&service, inside).await,
-        Command::Snapshot { chat, label } => snapshots::take(&service, chat, label.as_deref()).await,
+        Command::Guest(command) => guest::execute(&service, command).await,
+        Command::Snapshot { chat, label } => snapshots::save(&service, chat, label.as_deref()).await,
         Command::Snapshots { command: Some(Snapshots::Delete { snapshot }), .. } => {
             snapshots::delete(&service, snapshot).await
         }
         Command::Snapshots { command: None, chat, all } => snapshots::list(&service, chat.as_deref(), *all).await,
         Command::Delete { chat, snapshot, no_snapshot, purge, yes, filter, .. } => {
-            let how = How { snapshot: (*snapshot || *no_snapshot).then_some(*snapshot), purge: *purge };
+            let options = DeleteOptions { snapshot: (*snapshot || *no_snapshot).then_some(*snapshot), purge: *purge };
             match chat {
-                Some(chat) => deletion::one(&service, chat, how).await,
-                None => deletion::many(&service, filter, how, *yes).await,
+                Some(chat) => deletion::one(&service, chat, options).await,
+                None => deletion::many(&service, filter, options, *yes).await,
             }
         }
     }
 }
 
-/// How often a service is looked for that is not there yet.
-const LOOK: Duration = Duration::from_millis(50);
+/// The time between two attempts to connect.
+const RETRY_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Connects, and waits for a service that is about to start.
+/// Connects to the service. Retries for at most `wait` while the service is starting.
 async fn connect(socket: &Path, wait: Option<Duration>) -> Result<Client, ClientError> {
     let until = Instant::now() + wait.unwrap_or_default();
     loop {
@@ -219,26 +219,27 @@ async fn connect(socket: &Path, wait: Option<Duration>) -> Result<Client, Client
                     && Instant::now() < until => {}
             connected => return connected,
         }
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(RETRY_INTERVAL).await;
     }
 }
 
-/// Prints to standard output, and returns whether it is still read. A reader that has seen enough is no failure.
+/// Prints to standard output. Returns false if the reader has closed it, which is not an error.
 fn print(output: &str) -> bool {
     let mut stdout = std::io::stdout().lock();
     stdout.write_all(output.as_bytes()).and_then(|()| stdout.flush()).is_ok()
 }
 
-/// Prints a note of sandboxctl's own to standard error.
-fn say(message: &str) {
-    complain(&format!("sandboxctl: {message}"));
+/// Prints a message of sandboxctl itself to standard error.
+fn print_notice(message: &str) {
+    print_error(&format!("sandboxctl: {message}"));
 }
 
-/// Unlike `eprintln!`, it does not panic where standard error is closed.
-fn complain(line: &str) {
+/// Prints a line to standard error. Unlike `eprintln!`, it does not panic if standard error is closed.
+fn print_error(line: &str) {
     let _ = writeln!(std::io::stderr(), "{line}");
 }
 
+/// The connected service and the output options.
 struct Service {
     client: Client,
     json: bool,
@@ -250,7 +251,7 @@ impl Service {
         self.client.call(method, params).await
     }
 
-    /// Programs get the result as the service sent it, people get a table of it.
+    /// Returns the result as the service sent it with `--json`, else as a table.
     fn show<T: DeserializeOwned>(
         &self,
         result: &RawValue,
@@ -267,8 +268,8 @@ impl Service {
         self.call("sandbox.list", filter.params(after)).await
     }
 
-    /// All pages as if they were one.
-    async fn whole_list(&self, filter: &Filter) -> Result<List, ClientError> {
+    /// Returns all pages as one list.
+    async fn list_all(&self, filter: &Filter) -> Result<List, ClientError> {
         let (mut sandboxes, mut undescribed) = (Vec::new(), Vec::new());
         let mut after = None;
         loop {
@@ -293,14 +294,14 @@ struct List {
 }
 
 impl List {
-    /// The ids of all that are listed, those that could not be described among them.
+    /// Returns the ids of all listed chats, including those that could not be described.
     fn chats(&self) -> Result<Vec<String>, ClientError> {
         #[derive(serde::Deserialize)]
-        struct OfChat {
+        struct WithChatId {
             chat_id: String,
         }
         let all = self.sandboxes.iter().chain(&self.undescribed);
-        all.map(|listed| parsed(listed).map(|OfChat { chat_id }| chat_id)).collect()
+        all.map(|listed| parsed(listed).map(|WithChatId { chat_id }| chat_id)).collect()
     }
 }
 
@@ -308,7 +309,7 @@ fn parsed<T: DeserializeOwned>(result: &RawValue) -> Result<T, ClientError> {
     Ok(serde_json::from_str(result.get())?)
 }
 
-/// Where the service listens unless it is told otherwise.
+/// The default socket of the service.
 const DEFAULT_SOCKET: &str = "/run/sandboxd/sandboxd.sock";
 
 fn shown(socket: &Path) -> String {

@@ -1,4 +1,4 @@
-//! A small client of the protocol: many requests at a time over one connection.
+//! A client of the protocol: concurrent requests over one connection.
 
 use std::collections::HashMap;
 use std::io;
@@ -16,11 +16,11 @@ use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
-/// A connection. Clones share it; it is closed when the last one is dropped.
+/// A connection to the service. Clones share it; it closes when the last clone is dropped.
 #[derive(Debug, Clone)]
 pub struct Client {
     lines: mpsc::Sender<Vec<u8>>,
-    waiting: Arc<Mutex<Waiting>>,
+    pending: Arc<Mutex<Pending>>,
     last_id: Arc<AtomicU64>,
     ended: CancellationToken,
 }
@@ -31,10 +31,10 @@ pub enum ClientError {
     Connect { path: PathBuf, source: io::Error },
     #[error("the service closed the connection")]
     Disconnected,
-    /// What the service itself answered.
+    /// An error that the service answered.
     #[error(transparent)]
     Failed(#[from] Failure),
-    #[error("the service's answer makes no sense: {0}")]
+    #[error("invalid response from the service: {0}")]
     InvalidResponse(#[from] serde_json::Error),
 }
 
@@ -61,16 +61,16 @@ impl Client {
             UnixStream::connect(path).await.map_err(|source| ClientError::Connect { path: path.to_owned(), source })?;
         let (source, sink) = stream.into_split();
         let (lines, outgoing) = mpsc::channel(64);
-        let waiting = Arc::default();
+        let pending = Arc::default();
         let ended = CancellationToken::new();
         tokio::spawn(write(sink, outgoing));
-        let reading = read(source, Arc::clone(&waiting));
+        let reading = read(source, Arc::clone(&pending));
         let guard = ended.clone().drop_guard();
         tokio::spawn(async move {
             reading.await;
             drop(guard);
         });
-        Ok(Self { lines, waiting, last_id: Arc::default(), ended })
+        Ok(Self { lines, pending, last_id: Arc::default(), ended })
     }
 
     /// Resolves when the service has closed the connection.
@@ -78,15 +78,15 @@ impl Client {
         self.ended.cancelled().await;
     }
 
-    /// Sends a request and waits for its answer. A call that is dropped is carried out all the same.
+    /// Sends a request and waits for its answer. The service completes the request even if the call is dropped.
     pub async fn call<R: DeserializeOwned>(&self, method: &str, params: impl Serialize) -> Result<R, ClientError> {
         let answer = self.send(method, params, None).await?;
         let result = answer.await.unwrap_or(Err(ClientError::Disconnected))?;
         Ok(serde_json::from_str(result.get())?)
     }
 
-    /// Sends a request that is answered by a stream. As long as nobody takes what it brings, nothing else is read from
-    /// this connection either.
+    /// Sends a request whose answer is preceded by a stream of notifications. While the caller does not read the
+    /// stream, no other message of this connection is read either.
     pub async fn stream(&self, method: &str, params: impl Serialize) -> Result<Stream, ClientError> {
         let (sender, notifications) = mpsc::channel(64);
         let answer = self.send(method, params, Some(sender)).await?;
@@ -102,20 +102,21 @@ impl Client {
         let id = self.last_id.fetch_add(1, Ordering::Relaxed) + 1;
         let mut line = serde_json::to_vec(&Request { jsonrpc: "2.0", id, method, params })?;
         line.push(b'\n');
-        let answer = locked(&self.waiting).expect_answer(id, stream)?;
-        // Where nobody writes any more, nobody answers either, and the answer tells why.
+        let answer = locked(&self.pending).register(id, stream)?;
+        // If the writer has ended, the reader ends too, and the answer has the reason.
         let _ = self.lines.send(line).await;
         Ok(answer)
     }
 }
 
-/// What the service sends ahead of an answer.
+/// A message that the service sends before an answer.
 #[derive(Debug, Serialize)]
 pub struct Notification {
     pub method: String,
     pub params: Box<RawValue>,
 }
 
+/// The notifications and the answer of one request.
 #[derive(Debug)]
 pub struct Stream {
     notifications: mpsc::Receiver<Notification>,
@@ -123,12 +124,12 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// The next notification, or `None` once there are no more: then [`Stream::end`] tells why.
+    /// Returns the next notification, or `None` after the last one. [`Stream::end`] then returns the answer.
     pub async fn next(&mut self) -> Option<Notification> {
         self.notifications.recv().await
     }
 
-    /// Waits for the answer, which is the end of the stream.
+    /// Waits for the answer, which ends the stream.
     pub async fn end<R: DeserializeOwned>(self) -> Result<R, ClientError> {
         let result = self.answer.await.unwrap_or(Err(ClientError::Disconnected))?;
         Ok(serde_json::from_str(result.get())?)
@@ -137,16 +138,17 @@ impl Stream {
 
 type Outcome = Result<Box<RawValue>, ClientError>;
 
+/// The requests that wait for an answer.
 #[derive(Debug, Default)]
-struct Waiting {
+struct Pending {
     answers: HashMap<u64, oneshot::Sender<Outcome>>,
     streams: HashMap<u64, mpsc::Sender<Notification>>,
-    /// Nothing will be answered any more, and why, if the service said so.
+    /// Set once the connection has ended, with the error of the service, if any.
     ended: Option<Option<Failure>>,
 }
 
-impl Waiting {
-    fn expect_answer(
+impl Pending {
+    fn register(
         &mut self,
         id: u64,
         stream: Option<mpsc::Sender<Notification>>,
@@ -162,7 +164,7 @@ impl Waiting {
         }
     }
 
-    fn settle(&mut self, id: u64, outcome: Outcome) {
+    fn complete(&mut self, id: u64, outcome: Outcome) {
         self.streams.remove(&id);
         if let Some(answer) = self.answers.remove(&id) {
             let _ = answer.send(outcome);
@@ -182,8 +184,8 @@ fn ended(reason: &Option<Failure>) -> ClientError {
     reason.clone().map_or(ClientError::Disconnected, ClientError::Failed)
 }
 
-fn locked(waiting: &Mutex<Waiting>) -> MutexGuard<'_, Waiting> {
-    waiting.lock().unwrap_or_else(PoisonError::into_inner)
+fn locked(pending: &Mutex<Pending>) -> MutexGuard<'_, Pending> {
+    pending.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[derive(Serialize)]
@@ -204,14 +206,14 @@ struct Message {
 }
 
 impl Message {
-    /// A notification, and the id of the request that it belongs to.
+    /// Returns the notification and the id of its request.
     fn notification(self) -> Option<(u64, Notification)> {
         #[derive(Deserialize)]
-        struct OfRequest {
+        struct WithRequestId {
             id: u64,
         }
         let (method, params) = (self.method?, self.params?);
-        let OfRequest { id } = serde_json::from_str(params.get()).ok()?;
+        let WithRequestId { id } = serde_json::from_str(params.get()).ok()?;
         Some((id, Notification { method, params }))
     }
 }
@@ -227,7 +229,7 @@ async fn write(mut sink: OwnedWriteHalf, mut outgoing: mpsc::Receiver<Vec<u8>>) 
     }
 }
 
-async fn read(source: OwnedReadHalf, waiting: Arc<Mutex<Waiting>>) {
+async fn read(source: OwnedReadHalf, pending: Arc<Mutex<Pending>>) {
     let mut lines = BufReader::with_capacity(64 << 10, source).lines();
     while let Ok(Some(line)) = lines.next_line().await {
         match serde_json::from_str::<Message>(&line) {
@@ -237,20 +239,20 @@ async fn read(source: OwnedReadHalf, waiting: Arc<Mutex<Waiting>>) {
                     (Some(result), None) => Ok(result),
                     (None, None) => Ok(RawValue::NULL.to_owned()),
                 };
-                locked(&waiting).settle(id, outcome);
+                locked(&pending).complete(id, outcome);
             }
-            // Not an answer to a request, but to the connection: it is refused.
-            Ok(Message { id: None, error: Some(failure), .. }) => locked(&waiting).end(Some(failure)),
+            // An error without an id refuses the connection.
+            Ok(Message { id: None, error: Some(failure), .. }) => locked(&pending).end(Some(failure)),
             Ok(message) => {
                 let Some((id, notification)) = message.notification() else { continue };
-                let stream = locked(&waiting).streams.get(&id).cloned();
+                let stream = locked(&pending).streams.get(&id).cloned();
                 if let Some(stream) = stream {
-                    // Nobody takes it if the stream was dropped.
+                    // Fails if the caller has dropped the stream.
                     let _ = stream.send(notification).await;
                 }
             }
             Err(_) => break,
         }
     }
-    locked(&waiting).end(None);
+    locked(&pending).end(None);
 }

@@ -1,7 +1,7 @@
-//! The configuration: one TOML file, every key optional, every key open to the environment.
+//! The configuration: one TOML file. Every key is optional, and an environment variable can override it.
 //!
 //! ```text
-//! file (--config, or /etc/sandboxd/sandboxd.toml if it is there) ─┐
+//! file (--config, or /etc/sandboxd/sandboxd.toml if it exists) ───┐
 //!                                                                 ├─ source: one tree, each value with its origin
 //! SANDBOXD_<SECTION>__<KEY> ─ environment ────────────────────────┘
 //!                              │ section: each key read once, with its default and its kind
@@ -9,8 +9,8 @@
 //!                              └─ Config, or every problem with file, line and key
 //! ```
 //!
-//! `config/sandboxd.toml` explains each key. Nothing here touches the system but for reading the file, and nothing of it
-//! prints the value of a sandbox's environment variable: not `Debug`, not `Display`, not an error.
+//! `config/sandboxd.toml` documents each key. Apart from reading the file, this module does not touch the system.
+//! Neither `Debug`, `Display` nor an error prints the value of a sandbox's environment variable.
 
 mod capability;
 mod duration;
@@ -60,10 +60,10 @@ pub use socket::Socket;
 use section::{Report, Section};
 use source::Table;
 
-/// Read when no file is named, if it is there.
+/// The configuration file if none is named. It need not exist.
 pub const DEFAULT_FILE: &str = "/etc/sandboxd/sandboxd.toml";
 
-/// The profile of a sandbox whose creator names none.
+/// The profile of a sandbox whose create request names none.
 pub const DEFAULT_PROFILE: &str = "default";
 
 /// The effective configuration. `Display` writes it as TOML, without secrets.
@@ -95,7 +95,7 @@ pub struct Config {
 }
 
 impl Config {
-    /// Reads `file`, or [`DEFAULT_FILE`] if none is named, and puts `environment` over it.
+    /// Reads `file`, or [`DEFAULT_FILE`] if none is named, and overrides its keys by `environment`.
     pub fn load<N, V>(file: Option<&Path>, environment: impl IntoIterator<Item = (N, V)>) -> Result<Self, ConfigError>
     where
         N: Into<OsString>,
@@ -105,7 +105,7 @@ impl Config {
         Config::from_sources(tree, environment)
     }
 
-    /// Every key there is, with the default profile standing for all.
+    /// Returns every key; the default profile stands for all profiles.
     pub fn keys() -> BTreeSet<String> {
         let mut report = Report::default();
         Section::root(Table::new(), &mut report, Config::read);
@@ -178,7 +178,7 @@ impl fmt::Display for Config {
     }
 }
 
-/// A named file must be there, the `usual` one may.
+/// Reads the configuration file. A named file must exist, the `usual` one need not.
 fn find_file(named: Option<&Path>, usual: &Path) -> Result<Table, ConfigError> {
     match named {
         Some(file) => read_file(file),

@@ -1,14 +1,14 @@
-//! Kills the service at a moment of choice, to show that it may end at any. No part of a release build.
+//! Kills the service at a chosen crash point, to test that it may end at any point. Not part of a release build.
 //!
-//! Whatever the service does to the world goes through a port. Each call passes two boundaries, before it is made and
-//! after it was answered: `before engine.create`, `after engine.create`, `before journal.commit` and so on. A passage
-//! is a boundary and how often it was passed: `after journal.commit#2`.
+//! The service acts on the outside only through ports. Each port call has two boundaries, before the call and after its
+//! answer: `before engine.create`, `after engine.create`, `before journal.commit` and so on. A crash point is a
+//! boundary and the number of times that it was reached: `after journal.commit#2`.
 //!
 //! | variable | meaning |
 //! |---|---|
-//! | `SANDBOXD_CRASH_AT` | the passage at which the process kills itself; without a number, the first |
-//! | `SANDBOXD_CRASH_LOG` | a file to which each passage is added, as a line |
-//! | `SANDBOXD_CRASH_FROM` | a file; nothing counts before it is there |
+//! | `SANDBOXD_CRASH_AT` | the crash point at which the process kills itself; without a number, the first time |
+//! | `SANDBOXD_CRASH_LOG` | a file to which each reached crash point is appended, as a line |
+//! | `SANDBOXD_CRASH_FROM` | a file; boundaries are counted only once it exists |
 
 mod ports;
 
@@ -25,14 +25,14 @@ use rustix::process::{Signal, getpid, kill_process};
 use sandboxd_actors::chat::World;
 use sandboxd_actors::journal::Journal;
 
-use crate::service::Outside;
+use crate::service::Dependencies;
 
 const AT: &str = "SANDBOXD_CRASH_AT";
 const LOG: &str = "SANDBOXD_CRASH_LOG";
 const FROM: &str = "SANDBOXD_CRASH_FROM";
 
-/// Every call of a port that acts on the world or depends on what it holds. A probe only asks a sandbox.
-const EFFECTS: [&str; 31] = [
+/// The port calls with crash points: those that change state outside the process or depend on it.
+const CALLS: [&str; 31] = [
     "directories.prepare",
     "directories.remove",
     "engine.commit",
@@ -69,21 +69,21 @@ const EFFECTS: [&str; 31] = [
 #[derive(Debug, thiserror::Error)]
 pub enum InvalidCrashPoint {
     #[error(
-        "{AT}: there is no boundary {0:?}; expected \"before\" or \"after\", one of {effects}, and perhaps \"#2\"",
-        effects = EFFECTS.join(", ")
+        "{AT}: there is no boundary {0:?}; expected \"before\" or \"after\", one of {calls}, and perhaps \"#2\"",
+        calls = CALLS.join(", ")
     )]
     Unknown(String),
     #[error("{LOG}: {path}: {source}")]
     Log { path: PathBuf, source: io::Error },
 }
 
-/// Does nothing unless the environment asks for it.
+/// The crash points of this process. Inactive unless the environment sets one of the variables.
 #[derive(Debug, Default)]
 pub struct CrashPoints {
-    at: Option<Passage>,
+    at: Option<CrashPoint>,
     log: Option<File>,
     from: Option<PathBuf>,
-    passed: Mutex<BTreeMap<Boundary, u32>>,
+    counts: Mutex<BTreeMap<Boundary, u32>>,
 }
 
 impl CrashPoints {
@@ -106,15 +106,18 @@ impl CrashPoints {
         Ok(Arc::new(points))
     }
 
-    /// The same outside, with a boundary around each call.
-    pub fn around_outside<J: Journal>(self: &Arc<Self>, outside: Outside<J>) -> Outside<impl Journal + use<J>> {
-        let Outside { engine, inside, images, condition, engine_sockets, journal, listener } = outside;
+    /// Wraps the engine and the journal, with boundaries around each call.
+    pub fn wrap_dependencies<J: Journal>(
+        self: &Arc<Self>,
+        dependencies: Dependencies<J>,
+    ) -> Dependencies<impl Journal + use<J>> {
+        let Dependencies { engine, engine_guest, images, condition, engine_sockets, journal, listener } = dependencies;
         let (engine, journal) = (ports::engine(self, engine), ports::journal(self, journal));
-        Outside { engine, inside, images, condition, engine_sockets, journal, listener }
+        Dependencies { engine, engine_guest, images, condition, engine_sockets, journal, listener }
     }
 
-    /// The same world, with a boundary around what is not of the outside.
-    pub fn around_world(self: &Arc<Self>, world: World) -> World {
+    /// Wraps the other ports of the core, with boundaries around each call.
+    pub fn wrap_world(self: &Arc<Self>, world: World) -> World {
         World {
             directories: ports::directories(self, world.directories),
             slots: ports::slots(self, world.slots),
@@ -122,22 +125,22 @@ impl CrashPoints {
         }
     }
 
-    fn pass(&self, side: Side, effect: &'static str) {
-        debug_assert!(EFFECTS.contains(&effect), "{effect} is not among the effects");
+    fn reach(&self, side: Side, call: &'static str) {
+        debug_assert!(CALLS.contains(&call), "{call} is not among the calls");
         if (self.at.is_none() && self.log.is_none()) || self.from.as_ref().is_some_and(|file| !file.exists()) {
             return;
         }
-        // Held to the end, so that nothing else is passed meanwhile.
-        let mut passed = self.passed.lock().unwrap_or_else(PoisonError::into_inner);
-        let boundary = Boundary { side, effect };
-        let times = passed.entry(boundary).or_default();
+        // The lock is held to the end, so that no other boundary is reached meanwhile.
+        let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        let boundary = Boundary { side, call };
+        let times = counts.entry(boundary).or_default();
         *times += 1;
-        let passage = Passage { boundary, times: *times };
+        let point = CrashPoint { boundary, times: *times };
         if let Some(mut log) = self.log.as_ref() {
-            // One write, so that a line is there as a whole or not at all.
-            let _ = log.write_all(format!("{passage}\n").as_bytes());
+            // One write, so that a line is complete or absent.
+            let _ = log.write_all(format!("{point}\n").as_bytes());
         }
-        if self.at == Some(passage) {
+        if self.at == Some(point) {
             let _ = kill_process(getpid(), Signal::KILL);
             loop {
                 std::thread::park();
@@ -155,41 +158,41 @@ enum Side {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Boundary {
     side: Side,
-    effect: &'static str,
+    call: &'static str,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Passage {
+struct CrashPoint {
     boundary: Boundary,
-    /// From 1 on.
+    /// Counted from 1.
     times: u32,
 }
 
-impl fmt::Display for Passage {
+impl fmt::Display for CrashPoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let side = match self.boundary.side {
             Side::Before => "before",
             Side::After => "after",
         };
-        write!(f, "{side} {}#{}", self.boundary.effect, self.times)
+        write!(f, "{side} {}#{}", self.boundary.call, self.times)
     }
 }
 
-impl FromStr for Passage {
+impl FromStr for CrashPoint {
     type Err = InvalidCrashPoint;
 
     fn from_str(text: &str) -> Result<Self, InvalidCrashPoint> {
         let parse = || {
             let (boundary, times) = text.split_once('#').unwrap_or((text, "1"));
-            let (side, effect) = boundary.split_once(' ')?;
+            let (side, call) = boundary.split_once(' ')?;
             let side = match side {
                 "before" => Side::Before,
                 "after" => Side::After,
                 _ => return None,
             };
-            let effect = EFFECTS.into_iter().find(|known| *known == effect)?;
+            let call = CALLS.into_iter().find(|known| *known == call)?;
             let times = times.parse().ok().filter(|times| *times > 0)?;
-            Some(Passage { boundary: Boundary { side, effect }, times })
+            Some(CrashPoint { boundary: Boundary { side, call }, times })
         };
         parse().ok_or_else(|| InvalidCrashPoint::Unknown(text.to_owned()))
     }
@@ -200,15 +203,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_passage_is_written_as_it_is_read() {
+    fn a_crash_point_is_displayed_as_it_is_parsed() {
         for text in ["before engine.create#1", "after journal.commit#12"] {
-            assert_eq!(text.parse::<Passage>().unwrap().to_string(), text);
+            assert_eq!(text.parse::<CrashPoint>().unwrap().to_string(), text);
         }
-        assert_eq!("after engine.remove".parse::<Passage>().unwrap().to_string(), "after engine.remove#1");
+        assert_eq!("after engine.remove".parse::<CrashPoint>().unwrap().to_string(), "after engine.remove#1");
     }
 
     #[test]
-    fn what_is_no_boundary_is_refused_by_name() {
+    fn an_unknown_boundary_is_refused_by_name() {
         for text in ["", "engine.create", "during engine.create", "after engine.explode", "after engine.start#0"] {
             let variables = [(AT.into(), text.into())];
             let error = CrashPoints::from_environment(variables).unwrap_err().to_string();
@@ -217,18 +220,18 @@ mod tests {
     }
 
     #[test]
-    fn passages_count_once_they_are_to() {
+    fn crash_points_are_counted_from_the_given_moment() {
         let directory = tempfile::tempdir().unwrap();
         let (log, from) = (directory.path().join("log"), directory.path().join("from"));
         let variables = [(LOG.into(), log.clone().into()), (FROM.into(), from.clone().into())];
         let points = CrashPoints::from_environment(variables).unwrap();
-        points.pass(Side::Before, "engine.start");
+        points.reach(Side::Before, "engine.start");
         std::fs::write(from, "").unwrap();
         for _ in 0..2 {
-            points.pass(Side::Before, "engine.start");
+            points.reach(Side::Before, "engine.start");
         }
-        points.pass(Side::After, "engine.start");
-        let passed = std::fs::read_to_string(log).unwrap();
-        assert_eq!(passed, "before engine.start#1\nbefore engine.start#2\nafter engine.start#1\n");
+        points.reach(Side::After, "engine.start");
+        let logged = std::fs::read_to_string(log).unwrap();
+        assert_eq!(logged, "before engine.start#1\nbefore engine.start#2\nafter engine.start#1\n");
     }
 }

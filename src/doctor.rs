@@ -1,7 +1,7 @@
-//! Whether this host is fit, what is missing, and what to do about it.
+//! Checks the host, the engine and the configuration, with advice for each problem.
 //!
-//! [`Doctor::examine`] gathers what is so ([`findings`]), from the engine, the core and the host; [`judgement`] says what
-//! to think of it. Nothing is changed by either: whoever may look may ask.
+//! [`Doctor::examine`] gathers [`findings`] from the engine, the core and the host; [`judgement`] turns them into
+//! checks. Both are read-only, so that read-only callers may use them.
 
 pub mod check;
 pub mod findings;
@@ -32,10 +32,10 @@ use crate::storage::file_system::{FileSystem, Links, Own};
 use check::Checks;
 use findings::{Descriptors, Directory, Findings, Found, Instance, Network, Pool, ProfileImage, VolumeRoot};
 
-/// A journal that takes longer than this is no use to anybody who waits for it.
+/// A journal that takes longer than this counts as failed.
 const JOURNAL_LIMIT: Duration = Duration::from_secs(5);
 
-/// All that is looked at.
+/// The sources of the findings.
 pub struct Doctor {
     pub instance: InstanceName,
     pub engine: Bounded,
@@ -47,11 +47,11 @@ pub struct Doctor {
     pub networks: Vec<NetworkSpec>,
     pub settings: Settings,
     pub file_system: FileSystem,
-    /// Cancelled once the instance is locked and what was promised is there again.
-    pub settled: CancellationToken,
+    /// Cancelled once the instance is locked and the start-up is complete.
+    pub reconciled: CancellationToken,
 }
 
-/// What the configuration says about it.
+/// The settings that the doctor needs.
 #[derive(Debug, Clone)]
 pub struct Settings {
     pub state_dir: PathBuf,
@@ -61,9 +61,9 @@ pub struct Settings {
     pub allowed: Allowed,
     pub max_connections: usize,
     pub max_sandboxes: Option<usize>,
-    /// In percent.
+    /// In percent of the engine's disk.
     pub image_watermark: f64,
-    /// How long the engine may take for an answer.
+    /// The time limit of a call to the engine.
     pub engine_limit: Duration,
 }
 
@@ -91,17 +91,17 @@ impl std::fmt::Debug for Doctor {
 
 impl Doctor {
     pub async fn examine(&self) -> Checks {
-        judgement::judge(&self.look().await)
+        judgement::judge(&self.gather().await)
     }
 
-    async fn look(&self) -> Findings {
+    async fn gather(&self) -> Findings {
         let settings = &self.settings;
         let (engine, condition, networks, images, image_disk, journal, pools, count) = tokio::join!(
-            async { self.engine.identify().await.map_err(told) },
-            self.asked(self.condition.condition()),
-            self.asked(self.networks()),
-            async { self.images().await.map_err(told) },
-            self.asked(self.images.disk()),
+            async { self.engine.identify().await.map_err(to_text) },
+            self.within_limit(self.condition.condition()),
+            self.within_limit(self.networks()),
+            async { self.images().await.map_err(to_text) },
+            self.within_limit(self.images.disk()),
             self.journal(),
             self.sandboxes.pools(),
             self.sandboxes.count(),
@@ -114,7 +114,7 @@ impl Doctor {
         Findings {
             engine,
             condition,
-            instance: Instance { name: self.instance.to_string(), is_settled: self.settled.is_cancelled() },
+            instance: Instance { name: self.instance.to_string(), is_reconciled: self.reconciled.is_cancelled() },
             networks,
             images,
             image_disk,
@@ -140,9 +140,9 @@ impl Doctor {
     }
 
     async fn directory(&self, own: Own, key: &'static str, path: &Path) -> Directory {
-        let looked_at = path.to_owned();
-        let look = self.file_system.own(own, move || host::directory(key, &looked_at)).await;
-        look.unwrap_or_else(|error| Directory { key, path: path.to_owned(), place: Err(told(error)) })
+        let checked = path.to_owned();
+        let found = self.file_system.own(own, move || host::directory(key, &checked)).await;
+        found.unwrap_or_else(|error| Directory { key, path: path.to_owned(), place: Err(to_text(error)) })
     }
 
     async fn volume_root(&self, root: &Path) -> VolumeRoot {
@@ -151,28 +151,29 @@ impl Doctor {
     }
 
     async fn networks(&self) -> Result<Vec<Network>, EngineError> {
-        let looks = self.networks.iter().map(async |network| {
+        let checks = self.networks.iter().map(async |network| {
             let there = self.condition.networks(&network.name).await?;
             Ok(Network { name: network.name.clone(), isolated: network.isolated, there })
         });
-        try_join_all(looks).await
+        try_join_all(checks).await
     }
 
     async fn images(&self) -> Result<Vec<ProfileImage>, EngineError> {
-        let looks = self.profiles.values().map(async |profile| {
+        let checks = self.profiles.values().map(async |profile| {
             let is_there = self.engine.image_id(&profile.image).await?.is_some();
             Ok(ProfileImage { profile: profile.name.to_string(), image: profile.image.clone(), is_there })
         });
-        try_join_all(looks).await
+        try_join_all(checks).await
     }
 
-    /// Whether it answers, and its last write succeeded. Whoever asks may only look, so nothing is written to find out.
+    /// Checks that the journal answers and its last write succeeded. Does not write, because the caller may be
+    /// read-only.
     async fn journal(&self) -> Found<()> {
         let journal = self.sandboxes.journal();
         let used = async {
-            journal.flush().await.map_err(told)?;
-            journal.events(u64::MAX >> 1, None, 1).await.map_err(told)?;
-            journal.failure().map_or(Ok(()), |error| Err(format!("its last write failed: {error}")))
+            journal.flush().await.map_err(to_text)?;
+            journal.events(u64::MAX >> 1, None, 1).await.map_err(to_text)?;
+            journal.failure().map_or(Ok(()), |error| Err(format!("the last write to the journal failed: {error}")))
         };
         match tokio::time::timeout(JOURNAL_LIMIT, used).await {
             Ok(outcome) => outcome,
@@ -180,38 +181,38 @@ impl Doctor {
         }
     }
 
-    /// Whether what the service has to remember can be written: to its journal, and beside it for new sandboxes. The journal
-    /// tries again by itself after a failure; nothing is written here, as the caller may only look.
+    /// Checks that the journal, and the directories of new sandboxes beside it, can be written. Does not write, because
+    /// the caller may be read-only; the journal itself retries after a failure.
     pub async fn state_is_writable(&self) -> Found<()> {
         if let Some(error) = self.sandboxes.journal().failure() {
-            return Err(told(error));
+            return Err(to_text(error));
         }
         let place = self.settings.state_dir.clone();
-        let room = self.file_system.own(Own::State, move || host::has_room(&place)).await;
-        let trouble = room.map_err(told).and_then(|found| found).err();
+        let space = self.file_system.own(Own::State, move || host::has_space(&place)).await;
+        let error = space.map_err(to_text).and_then(|found| found).err();
         let shown = self.settings.state_dir.display();
-        trouble.map_or(Ok(()), |error| Err(format!("the directory {shown} (state.dir) cannot be written: {error}")))
+        error.map_or(Ok(()), |error| Err(format!("the directory {shown} (state.dir) cannot be written: {error}")))
     }
 
     fn pool(&self, status: pool::Status) -> Pool {
         let configured = self.profiles.get(&status.profile);
         Pool {
             is_wanted: configured.is_some_and(|profile| profile.pool.size > 0),
-            trouble: status.late_binding.err().or(status.last_error),
+            problem: status.late_binding.err().or(status.last_error),
             profile: status.profile.to_string(),
         }
     }
 
-    /// The engine's answer, if it comes in time.
-    async fn asked<T, E: std::fmt::Display>(&self, answer: impl Future<Output = Result<T, E>>) -> Found<T> {
+    /// Returns the engine's answer, or an error after the time limit.
+    async fn within_limit<T, E: std::fmt::Display>(&self, answer: impl Future<Output = Result<T, E>>) -> Found<T> {
         let limit = self.settings.engine_limit;
         match tokio::time::timeout(limit, answer).await {
-            Ok(answer) => answer.map_err(told),
+            Ok(answer) => answer.map_err(to_text),
             Err(_) => Err(format!("the engine did not answer within {limit:?}")),
         }
     }
 }
 
-fn told(error: impl std::fmt::Display) -> String {
+fn to_text(error: impl std::fmt::Display) -> String {
     error.to_string()
 }

@@ -1,4 +1,4 @@
-//! The engines that carry the sandboxes: adapters of the core's [`Engine`](sandboxd_actors::ports::engine::Engine) port.
+//! Container engines: adapters of the core's [`Engine`](sandboxd_actors::ports::engine::Engine) port.
 
 pub mod condition;
 pub mod docker;
@@ -6,8 +6,8 @@ pub mod guest;
 mod host_network;
 pub mod private;
 
-/// A short name for a long one. Stable across versions, unlike the standard library's: the next run must find what this one
-/// left.
+/// Returns a short hash of a long name. It is stable across versions, unlike the standard library's hash: the next run
+/// must find the directories and interfaces of this run.
 fn fnv1a(bytes: &[u8]) -> u32 {
     bytes.iter().fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193))
 }
@@ -15,7 +15,7 @@ fn fnv1a(bytes: &[u8]) -> u32 {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn the_next_version_finds_the_same_place() {
+    fn the_hash_is_stable_across_versions() {
         assert_eq!(super::fnv1a(b"a"), 0xe40c_292c);
     }
 }

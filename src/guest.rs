@@ -1,16 +1,16 @@
-//! The inside of sandboxes: each gets sandbox-init as its first process, and a socket to which that connects.
+//! Guests: each sandbox gets sandbox-init as its first process, and a socket that init connects to.
 //!
 //! ```text
 //! <state.dir>/init/sandbox-init-<hash>   the program, mounted read-only as /.sandboxd/init
 //! <state.dir>/sandboxes/<session>/
-//!     secret                             by which init is recognised; not in the sandbox but in init's environment
+//!     secret                             identifies init; in the sandbox, only init's environment has it
 //!     run/                               mounted read-only as /.sandboxd/run
-//!         socket                         listened on by whichever process of the service runs
-//! <state.dir>/slots/<slot>/              the same of a sandbox that is nobody's yet; see [`slots`]
-//! <state.dir>/places/<slot>/             where its chat's directories will be, on some hosts; see [`propagation`]
+//!         socket                         the running process of the service listens on it
+//! <state.dir>/slots/<slot>/              the same for a slot without a chat; see [`slots`]
+//! <state.dir>/places/<slot>/             mount points of the chat's directories, on some hosts; see [`propagation`]
 //! ```
 //!
-//! What comes from a sandbox is untrusted: it is bounded, and names nothing on the host.
+//! Data from a sandbox is untrusted: it is limited in size, and names no resource of the host.
 
 mod begin;
 mod capabilities;
@@ -55,14 +55,14 @@ const PROGRAM_INSIDE: &str = "/.sandboxd/init";
 const DIRECTORY_INSIDE: &str = "/.sandboxd/run";
 const SOCKET: &str = "socket";
 
-/// A way into one sandbox: its init, or what stands in for it.
+/// A guest: through its init, or via the engine.
 #[async_trait]
 pub trait Entrance: Send + Sync + 'static {
-    /// Opens a conversation.
+    /// Opens a guest stream.
     async fn open_stream(&self, request: &Request) -> Result<GuestStream, Unreachable>;
 }
 
-/// Those of the sandboxes and slots that this service has made.
+/// The guests of the sandboxes and slots of this service, with their directories on disk.
 #[derive(Debug)]
 pub struct GuestsOnDisk {
     program: HostPath,
@@ -72,38 +72,38 @@ pub struct GuestsOnDisk {
     late_binding: Result<LateBinding, String>,
     claims: Arc<Claims>,
     file_system: FileSystem,
-    /// For work that is done by a worker.
+    /// For work on another thread.
     myself: Weak<Self>,
-    /// Of an earlier run, and not looked at since.
-    inherited: Mutex<Vec<Occupant>>,
-    /// Of an earlier run, and not listened to, as that failed.
-    unreached: Mutex<HashSet<Occupant>>,
-    /// Links and places of an earlier run that lead nowhere are removed.
+    /// Guests of an earlier run that are not checked since.
+    inherited: Mutex<Vec<GuestId>>,
+    /// Guests of an earlier run whose socket could not be opened.
+    unreached: Mutex<HashSet<GuestId>>,
+    /// Whether dangling links and mount points of an earlier run are removed.
     swept: AtomicBool,
-    /// Which sockets are listened on; a sandbox's life is decided elsewhere.
-    open: Mutex<HashMap<Occupant, Arc<GuestLink>>>,
+    /// The open guest links. The lifecycle of a sandbox is decided elsewhere.
+    open: Mutex<HashMap<GuestId, Arc<GuestLink>>>,
 }
 
-/// Whose inside it is.
+/// The id of a guest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-enum Occupant {
+enum GuestId {
     Session(SessionId),
-    /// Nobody's yet.
+    /// A slot that no chat has claimed.
     Slot(SlotId),
 }
 
 impl GuestsOnDisk {
-    /// Lays out the program, and listens for the sandboxes and slots of an earlier run.
+    /// Installs the program, and listens on the sockets of the sandboxes and slots of an earlier run.
     pub fn open(state: &Path, claims: Arc<Claims>, file_system: FileSystem) -> io::Result<Arc<Self>> {
-        let program = program::lay_out(&state.join("init"))?;
+        let program = program::install(&state.join("init"))?;
         let (sandboxes, slots) = (state.join("sandboxes"), state.join("slots"));
         for directory in [&sandboxes, &slots] {
             DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
         }
         let places = Places::in_state(state)?;
-        let sessions = directories_in(&sandboxes)?.filter_map(|name| Some(Occupant::Session(name.parse().ok()?)));
-        let kept = directories_in(&slots)?.filter_map(|name| Some(Occupant::Slot(name.parse().ok()?)));
-        let inherited: Vec<Occupant> = sessions.chain(kept).collect();
+        let sessions = directories_in(&sandboxes)?.filter_map(|name| Some(GuestId::Session(name.parse().ok()?)));
+        let unclaimed = directories_in(&slots)?.filter_map(|name| Some(GuestId::Slot(name.parse().ok()?)));
+        let inherited: Vec<GuestId> = sessions.chain(unclaimed).collect();
         let guests = Arc::new_cyclic(|myself| Self {
             program,
             sandboxes,
@@ -118,10 +118,10 @@ impl GuestsOnDisk {
             file_system,
             myself: myself.clone(),
         });
-        for tenant in inherited {
-            if let Err(error) = guests.resume(tenant) {
-                tracing::warn!(?tenant, %error, "the inside of a sandbox cannot be reached");
-                guests.unreached.lock().unwrap_or_else(PoisonError::into_inner).insert(tenant);
+        for guest in inherited {
+            if let Err(error) = guests.listen(guest) {
+                tracing::warn!(?guest, %error, "cannot listen on the guest socket; retrying when the guest is used");
+                guests.unreached.lock().unwrap_or_else(PoisonError::into_inner).insert(guest);
             }
         }
         Ok(guests)
@@ -132,76 +132,77 @@ impl GuestsOnDisk {
     }
 
     pub fn of(&self, session: SessionId) -> Option<Arc<GuestLink>> {
-        let tenant = Occupant::Session(session);
-        self.at(tenant).or_else(|| self.reach_again(tenant))
+        let guest = GuestId::Session(session);
+        self.at(guest).or_else(|| self.retry_listen(guest))
     }
 
-    /// Does work in the state directory, on a worker.
+    /// Runs work in the state directory on a worker thread.
     async fn on_disk<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Self) -> io::Result<T> + Send + 'static,
     ) -> io::Result<T> {
-        let this = self.myself.upgrade().ok_or_else(|| io::Error::other("the service ends"))?;
+        let this = self.myself.upgrade().ok_or_else(|| io::Error::other("the service is shutting down"))?;
         let runtime = Handle::current();
         let work = move || {
-            // A socket is listened on by the service's runtime, not by the workers'.
+            // The service's runtime listens on the socket, not the worker's.
             let _runtime = runtime.enter();
             work(&this)
         };
         self.file_system.own(Own::State, work).await.map_err(io::Error::other)?
     }
 
-    fn at(&self, tenant: Occupant) -> Option<Arc<GuestLink>> {
-        self.state().get(&tenant).cloned()
+    fn at(&self, guest: GuestId) -> Option<Arc<GuestLink>> {
+        self.state().get(&guest).cloned()
     }
 
-    /// Tries again to reach a sandbox that could not be reached at the start, such as on a full disk.
-    fn reach_again(&self, tenant: Occupant) -> Option<Arc<GuestLink>> {
+    /// Tries again to open the socket of a guest, which may have failed at start-up, such as on a full disk.
+    fn retry_listen(&self, guest: GuestId) -> Option<Arc<GuestLink>> {
         let mut unreached = self.unreached.lock().unwrap_or_else(PoisonError::into_inner);
-        if unreached.contains(&tenant) && self.resume(tenant).is_ok() {
-            tracing::info!(?tenant, "the inside of a sandbox can be reached again");
-            unreached.remove(&tenant);
+        if unreached.contains(&guest) && self.listen(guest).is_ok() {
+            tracing::info!(?guest, "listening on the guest socket again");
+            unreached.remove(&guest);
         }
-        self.at(tenant)
+        self.at(guest)
     }
 
-    fn take_inherited(&self, which: impl Fn(&Occupant) -> bool) -> Vec<Occupant> {
+    fn take_inherited(&self, which: impl Fn(&GuestId) -> bool) -> Vec<GuestId> {
         let mut inherited = self.inherited.lock().unwrap_or_else(PoisonError::into_inner);
-        inherited.extract_if(.., |tenant| which(tenant)).collect()
+        inherited.extract_if(.., |guest| which(guest)).collect()
     }
 
     fn directory(&self, session: SessionId) -> PathBuf {
         self.sandboxes.join(session.to_string())
     }
 
-    fn resume(&self, tenant: Occupant) -> io::Result<()> {
-        let directory = match tenant {
-            Occupant::Session(session) => self.directory(session),
-            Occupant::Slot(slot) => self.slots.join(slot.to_string()),
+    fn listen(&self, guest: GuestId) -> io::Result<()> {
+        let directory = match guest {
+            GuestId::Session(session) => self.directory(session),
+            GuestId::Slot(slot) => self.slots.join(slot.to_string()),
         };
         let secret = Secret::read(&directory.join("secret"))?;
-        let interior = GuestLink::listen(&directory.join("run"), secret)?;
-        self.state().insert(tenant, Arc::new(interior));
+        let link = GuestLink::listen(&directory.join("run"), secret)?;
+        self.state().insert(guest, Arc::new(link));
         Ok(())
     }
 
-    /// A new directory, with all that goes into a sandbox.
-    fn lay_out(&self, directory: &Path) -> io::Result<(GuestSetup, GuestLink)> {
+    /// Creates the directory of a guest, with its secret and its socket.
+    fn create_directory(&self, directory: &Path) -> io::Result<(GuestSetup, GuestLink)> {
         let run = directory.join("run");
         DirBuilder::new().mode(0o700).create(directory)?;
         DirBuilder::new().mode(0o755).create(&run)?;
-        // Whatever the mask is, the sandbox's user has to get in; nobody else reaches this directory.
+        // The sandbox's user must have access, independent of the umask. No other user of the host reaches this
+        // directory.
         fs::set_permissions(&run, Permissions::from_mode(0o755))?;
         let secret = Secret::random()?;
         secret.write(&directory.join("secret"))?;
         let shown = secret.to_string();
-        let interior = GuestLink::listen(&run, secret)?;
+        let link = GuestLink::listen(&run, secret)?;
 
         let run = fs::canonicalize(run)?;
         let run = HostPath::from_canonical(&run).map_err(io::Error::other)?;
         let mount =
             |source, target: &str| Mount { source, target: target.to_owned(), read_only: true, propagated: false };
-        let furnishing = GuestSetup {
+        let setup = GuestSetup {
             entry_point: PROGRAM_INSIDE.to_owned(),
             mounts: vec![mount(self.program.clone(), PROGRAM_INSIDE), mount(run, DIRECTORY_INSIDE)],
             environment: vec![
@@ -209,16 +210,16 @@ impl GuestsOnDisk {
                 (SOCKET_VARIABLE.to_owned(), format!("{DIRECTORY_INSIDE}/{SOCKET}")),
             ],
         };
-        Ok((furnishing, interior))
+        Ok((setup, link))
     }
 
-    fn state(&self) -> MutexGuard<'_, HashMap<Occupant, Arc<GuestLink>>> {
-        // No panic can leave the map half changed.
+    fn state(&self) -> MutexGuard<'_, HashMap<GuestId, Arc<GuestLink>>> {
+        // No panic can leave the map inconsistent.
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The better of the two ways that this host allows.
+/// Returns the better of the two ways to bind that this host allows.
 fn late_binding(places: &Places) -> Result<LateBinding, String> {
     let Err(why_not_injected) = injection::is_possible() else { return Ok(LateBinding::Injected) };
     match places.are_possible() {
@@ -227,7 +228,7 @@ fn late_binding(places: &Places) -> Result<LateBinding, String> {
     }
 }
 
-/// The names of the directories, and of nothing else.
+/// Returns the names of the subdirectories.
 fn directories_in(directory: &Path) -> io::Result<impl Iterator<Item = String>> {
     let entries = fs::read_dir(directory)?.flatten().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
     Ok(entries.filter_map(|entry| entry.file_name().into_string().ok()))
@@ -241,15 +242,15 @@ fn failed(path: &Path, error: io::Error) -> DirectoryError {
 impl Guests for GuestsOnDisk {
     async fn prepare(&self, session: SessionId, waits: bool) -> Result<Option<GuestSetup>, DirectoryError> {
         let path = self.directory(session);
-        let laid_out = self.on_disk(move |this| {
-            let (mut furnishing, interior) = this.lay_out(&this.directory(session))?;
+        let prepared = self.on_disk(move |this| {
+            let (mut setup, link) = this.create_directory(&this.directory(session))?;
             if waits {
-                furnishing.environment.push((WAIT_VARIABLE.to_owned(), "1".to_owned()));
+                setup.environment.push((WAIT_VARIABLE.to_owned(), "1".to_owned()));
             }
-            this.state().insert(Occupant::Session(session), Arc::new(interior));
-            Ok(furnishing)
+            this.state().insert(GuestId::Session(session), Arc::new(link));
+            Ok(setup)
         });
-        laid_out.await.map(Some).map_err(|error| failed(&path, error))
+        prepared.await.map(Some).map_err(|error| failed(&path, error))
     }
 
     async fn begin(&self, started: Started<'_>) -> Result<(), NotBegun> {
@@ -260,14 +261,14 @@ impl Guests for GuestsOnDisk {
     }
 
     async fn clear(&self, session: SessionId) {
-        self.state().remove(&Occupant::Session(session));
-        let cleared = self.on_disk(move |this| {
-            this.forget_slot_of(session);
+        self.state().remove(&GuestId::Session(session));
+        let removed = self.on_disk(move |this| {
+            this.remove_slot_of(session);
             fs::remove_dir_all(this.directory(session))
         });
-        match cleared.await {
+        match removed.await {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                tracing::warn!(session.id = %session, %error, "the directory of an ended sandbox was not removed");
+                tracing::warn!(session.id = %session, %error, "cannot remove the directory of an ended sandbox");
             }
             _ => {}
         }
@@ -278,13 +279,13 @@ impl Guests for GuestsOnDisk {
             return true;
         }
         let inherited = self.inherited.lock().unwrap_or_else(PoisonError::into_inner);
-        inherited.iter().any(|tenant| matches!(tenant, Occupant::Session(_)))
+        inherited.iter().any(|guest| matches!(guest, GuestId::Session(_)))
     }
 
     async fn retain(&self, known: &HashSet<SessionId>) {
-        let gone = |tenant: &Occupant| matches!(tenant, Occupant::Session(session) if !known.contains(session));
-        for tenant in self.take_inherited(gone) {
-            if let Occupant::Session(session) = tenant {
+        let gone = |guest: &GuestId| matches!(guest, GuestId::Session(session) if !known.contains(session));
+        for guest in self.take_inherited(gone) {
+            if let GuestId::Session(session) = guest {
                 tracing::info!(session.id = %session, "removing the directory of an ended sandbox");
                 Guests::clear(self, session).await;
             }
@@ -292,7 +293,7 @@ impl Guests for GuestsOnDisk {
         if self.swept.swap(true, Ordering::AcqRel) {
             return;
         }
-        // Of slots of an earlier run that were theirs, or never became anybody's, a link is left.
+        // A slot of an earlier run that was claimed or removed may leave a link.
         let swept = self.on_disk(|this| {
             let links = fs::read_dir(&this.slots)?.flatten().map(|entry| entry.path());
             for link in links.filter(|path| !path.exists()) {
@@ -300,13 +301,13 @@ impl Guests for GuestsOnDisk {
             }
             for slot in this.places.slots()? {
                 if !this.slots.join(slot.to_string()).exists() {
-                    this.places.clear(slot);
+                    this.places.remove(slot);
                 }
             }
             Ok(())
         });
         if let Err(error) = swept.await {
-            tracing::warn!(%error, "links and places of slots that are gone were not removed");
+            tracing::warn!(%error, "cannot remove links and mount points of ended slots");
         }
     }
 }

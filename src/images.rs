@@ -1,4 +1,4 @@
-//! Images: the base image, the settings of the image builder, repositories of source code, and credentials for them.
+//! Images: the base image, the setup of the image builder, source repositories, and credentials.
 
 pub mod base;
 pub mod builder;

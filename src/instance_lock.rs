@@ -1,4 +1,5 @@
-//! One service per instance and engine on a host. Two with the same name would take each other's sandboxes for strays.
+//! Ensures one service per instance and engine on a host. Two services with the same instance name would each treat the
+//! other's sandboxes as unknown containers.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -8,18 +9,18 @@ use std::path::{Path, PathBuf};
 use rustix::fs::FlockOperation;
 use sandboxd_actors::domain::ids::InstanceName;
 
-/// Writable for everybody, and emptied with each boot.
+/// The directory of lock files: writable for all users, and emptied at boot.
 pub const LOCKS: &str = "/run/lock";
 
 #[derive(Debug, thiserror::Error)]
 pub enum InstanceLockError {
-    #[error("another service runs as instance {instance} on {engine}; set instance.name to tell them apart")]
+    #[error("another service runs as instance {instance} on {engine}; set a different instance.name")]
     Taken { instance: InstanceName, engine: String },
     #[error("instance.name: cannot lock {path}: {source}")]
     Io { path: PathBuf, source: io::Error },
 }
 
-/// Held until it is dropped, or the process ends, however it ends.
+/// The lock of an instance. It is held until drop or the end of the process.
 #[derive(Debug)]
 pub struct InstanceLock(#[expect(dead_code, reason = "the lock lives as long as the file is open")] File);
 
@@ -37,7 +38,7 @@ impl InstanceLock {
         let engine_word: String = engine.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
         let path = directory.join(format!("sandboxd-{instance}@{engine_word}.lock"));
         let failed = |source| InstanceLockError::Io { path: path.clone(), source };
-        // Not through a link that somebody else has put there: the directory is open to all.
+        // Links are not followed, because every user may create one in this directory.
         let file = OpenOptions::new()
             .create(true)
             .truncate(false)
@@ -54,7 +55,8 @@ impl InstanceLock {
     }
 }
 
-/// `/var/run` is `/run` on most hosts: one engine, however it is spelt.
+/// Returns the engine's host with a canonical path. `/var/run` is `/run` on most hosts, so one engine has several
+/// paths.
 fn canonical(engine: &str) -> String {
     let path = engine.strip_prefix("unix://").and_then(|path| Path::new(path).canonicalize().ok());
     path.map_or_else(|| engine.to_owned(), |path| format!("unix://{}", path.display()))
@@ -76,8 +78,9 @@ mod tests {
         drop(held);
         assert!(lock("a", "unix:///one").is_ok());
     }
+
     #[test]
-    fn an_engine_is_the_same_by_whichever_way_it_is_reached() {
+    fn an_engine_is_the_same_by_every_path() {
         let directory = tempfile::tempdir().unwrap();
         let (socket, link) = (directory.path().join("docker.sock"), directory.path().join("link.sock"));
         std::fs::write(&socket, "").unwrap();

@@ -1,4 +1,4 @@
-//! Which interpreters run code, by profile.
+//! The interpreters of each profile.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ impl Languages {
         Self { configured: profiles.iter().map(languages).collect(), built_in: built_in.unwrap_or_default() }
     }
 
-    /// A sandbox may outlive its profile, and still has the interpreters of its image.
+    /// Returns the languages of a profile. A sandbox may outlive its profile, and then gets the built-in languages.
     pub fn of(&self, profile: &ProfileName) -> &BTreeMap<String, Language> {
         self.configured.get(profile.as_str()).unwrap_or(&self.built_in)
     }

@@ -1,9 +1,9 @@
-//! sandboxd, the service around the core.
+//! sandboxd: the service, its client, and their shared code. The actors are in the crate `sandboxd_actors`.
 
 pub mod cli;
 pub mod client;
 pub mod config;
-#[cfg(debug_assertions)]
+#[cfg(feature = "crash-points")]
 pub mod crash_points;
 pub mod doctor;
 pub mod engine;

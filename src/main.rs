@@ -1,4 +1,4 @@
-//! `sandboxd`: reads its configuration, finds its engine, serves until it is told to stop.
+//! `sandboxd`: loads the configuration, connects to the engine, and serves until a signal stops it.
 
 use std::fs::DirBuilder;
 use std::io::{ErrorKind, Write as _};
@@ -16,27 +16,27 @@ use sandboxd::engine::private::PrivateEngine;
 use sandboxd::images::builder::registries;
 use sandboxd::journal::SqliteJournal;
 use sandboxd::service::drain::Drain;
-use sandboxd::service::{Outside, Service, callers};
+use sandboxd::service::{Dependencies, Service, callers};
 use sandboxd::{systemd, telemetry};
 use sandboxd_actors::ports::engine::Engine;
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-/// Gives every chat with an AI agent a sandbox of its own on this host.
+/// Runs one sandbox for each AI chat on this host
 #[derive(Debug, Parser)]
 #[command(version)]
 struct Arguments {
-    /// The configuration [default: /etc/sandboxd/sandboxd.toml if it is there]
+    /// Configuration file [default: /etc/sandboxd/sandboxd.toml if it exists]
     #[arg(long, global = true, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Set aside a journal that cannot be used, and begin a new one from the labels of the containers
+    /// Set aside an unusable journal, and build a new one from the labels of the containers
     #[arg(long)]
     rebuild_journal: bool,
-    /// With --rebuild-journal: set aside a healthy journal, too
+    /// With --rebuild-journal: also set aside a healthy journal
     #[arg(long, requires = "rebuild_journal")]
     force: bool,
-    /// Remove the slots that an earlier run of the service left, and exit; refused while a service of the instance runs
+    /// Remove the slots of an earlier run and exit; refused while a service of the instance runs
     #[arg(long, conflicts_with = "rebuild_journal")]
     drain: bool,
     #[command(subcommand)]
@@ -47,23 +47,23 @@ struct Arguments {
 enum Command {
     /// Serve (the default)
     Serve,
-    /// Say what is wrong with the configuration, and warn of what will not work
+    /// Check the configuration, with an error or warning for each problem
     CheckConfig {
-        /// Show the configuration that is in effect, without secrets
+        /// Print the effective configuration, without secrets
         #[arg(long)]
         print: bool,
     },
 }
 
-/// A new journal is wanted.
+/// The request for a new journal.
 #[derive(Debug, Clone, Copy)]
 struct Rebuild {
-    /// Also in the place of a healthy one.
+    /// Whether to replace a healthy journal, too.
     force: bool,
 }
 
-/// How long work of the runtime's own threads is waited for at the end: of a build's context, for instance.
-const LAST_MOMENT: Duration = Duration::from_secs(1);
+/// The time limit for blocking threads of the runtime at the end, such as the packing of a build context.
+const RUNTIME_SHUTDOWN_LIMIT: Duration = Duration::from_secs(1);
 
 type Failure = Box<dyn std::error::Error>;
 
@@ -82,7 +82,7 @@ fn main() -> ExitCode {
         Command::Serve => serve(&config, rebuild),
         Command::CheckConfig { print } => {
             if print {
-                // A reader that has seen enough is no failure.
+                // A reader may close standard output early.
                 let _ = writeln!(std::io::stdout(), "{config}");
             }
             for kept_out in callers::kept_out(&config) {
@@ -103,8 +103,8 @@ fn main() -> ExitCode {
 fn serve(config: &Config, rebuild: Option<Rebuild>) -> Result<(), Failure> {
     let runtime = Runtime::new()?;
     let outcome = runtime.block_on(serve_until_stopped(config, rebuild));
-    // A file system that does not answer must not keep the service from ending.
-    runtime.shutdown_timeout(LAST_MOMENT);
+    // A hanging file system must not keep the service from ending.
+    runtime.shutdown_timeout(RUNTIME_SHUTDOWN_LIMIT);
     outcome
 }
 
@@ -120,9 +120,9 @@ async fn serve_until_stopped(config: &Config, rebuild: Option<Rebuild>) -> Resul
     let (engine, private) = find_engine(config).await?;
     let engine_sockets = engine.sockets();
     let engine = Arc::new(engine);
-    let (inside, images, condition) = (engine.clone(), engine.clone(), engine.clone());
-    let outside = Outside { engine, inside, images, condition, engine_sockets, journal, listener };
-    let service = Service::start(config, outside).await?;
+    let (engine_guest, images, condition) = (engine.clone(), engine.clone(), engine.clone());
+    let dependencies = Dependencies { engine, engine_guest, images, condition, engine_sockets, journal, listener };
+    let service = Service::start(config, dependencies).await?;
     tracing::info!(socket = %config.socket.path.display(), instance = config.instance.name, "serving");
     let outcome = service.run(stop).await;
     if let Some(private) = private {
@@ -136,7 +136,7 @@ async fn drain(config: &Config) -> Result<(), Failure> {
     telemetry::start_logging(&config.log)?;
     let (engine, private) = find_engine(config).await?;
     let outcome = async {
-        // Before the journal, which a running service holds as well: the error then says whom to ask.
+        // The instance lock comes before the journal, which a running service also locks: its error has the advice.
         let drain = Drain::begin(config, Arc::new(engine)).await?;
         Ok::<_, Failure>(drain.remove_slots(config, open_journal(config, None)?).await?)
     };
@@ -149,20 +149,23 @@ async fn drain(config: &Config) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Every sandbox needs two descriptors for its inside, and a shell gives its programs few by default.
+/// Raises the soft limit of open files. Every sandbox needs two descriptors, and the default of a shell is low.
 fn raise_descriptor_limit() {
     let limits = getrlimit(Resource::Nofile);
     if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limits.maximum, ..limits }) {
-        tracing::warn!(%error, current = limits.current, "the limit of open files stays as it is");
+        tracing::warn!(%error, current = limits.current, "cannot raise the limit of open files");
     }
 }
 
-/// The journal of this instance. One that cannot be used is never reset by itself: that would forget promises.
+/// Opens the journal of this instance. An unusable journal is never reset automatically, as that would lose sandboxes
+/// and leases.
 fn open_journal(config: &Config, rebuild: Option<Rebuild>) -> Result<SqliteJournal, Failure> {
     let directory = &config.state.dir;
     let unusable = |error: std::io::Error| {
         let hint = match error.kind() {
-            ErrorKind::PermissionDenied => "; run as root, or set state.dir and the other directories to your own",
+            ErrorKind::PermissionDenied => {
+                "; run as root, or set state.dir and the other directories to ones that you own"
+            }
             _ => "",
         };
         format!("state.dir: {}: {error}{hint}", directory.display())
@@ -173,12 +176,12 @@ fn open_journal(config: &Config, rebuild: Option<Rebuild>) -> Result<SqliteJourn
     if let Some(Rebuild { force }) = rebuild
         && let Some(aside) = SqliteJournal::set_aside(&file, &instance, force)?
     {
-        tracing::warn!(aside = %aside.display(), "set the journal aside; beginning a new one from labels");
+        tracing::warn!(aside = %aside.display(), "journal set aside; building a new one from container labels");
     }
     Ok(SqliteJournal::open(&file, &instance, config.events.keep)?)
 }
 
-/// The configured engine or, where none answers and it is wanted, one of our own.
+/// Connects to the configured engine or, if it does not answer and `engine.private` is set, starts a private one.
 async fn find_engine(config: &Config) -> Result<(DockerEngine, Option<PrivateEngine>), Failure> {
     let host = match &config.engine.host {
         EngineHost::Auto => "auto".to_owned(),
@@ -190,12 +193,13 @@ async fn find_engine(config: &Config) -> Result<(DockerEngine, Option<PrivateEng
         return Ok((engine, None));
     }
     let private = PrivateEngine::start(&config.state.dir.join("engine")).await?;
-    tracing::info!(host = private.host(), "no engine answers, using one of our own");
+    tracing::info!(host = private.host(), "engine does not answer; private engine started");
     let engine = DockerEngine::connect(private.host())?.with_registries(registries(config));
     Ok((engine, Some(private)))
 }
 
-/// The first signal asks for an orderly end, which has its own deadline; a second one does not hurry it.
+/// Returns a token that the first signal cancels. The shutdown has its own deadline; a second signal does not shorten
+/// it.
 fn stop_on_signal() -> std::io::Result<CancellationToken> {
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let stop = CancellationToken::new();

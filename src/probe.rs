@@ -1,4 +1,4 @@
-//! Asks a sandbox's own service, over the network, whether it is ready.
+//! Probes the readiness of a sandbox's main program over the network.
 
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
@@ -14,6 +14,7 @@ use hyper_util::rt::TokioIo;
 use sandboxd_actors::ports::probe::{NotReady, Probe};
 use tokio::net::TcpStream;
 
+/// A probe over HTTP or TCP.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct NetworkProbe;
 
@@ -33,40 +34,40 @@ impl Probe for NetworkProbe {
     }
 }
 
-/// A port on which nobody listens yet refuses at once, and most programs listen a moment after they were started. So a try
-/// is several, closer together than the runtime's timer can tell apart.
-const REFUSALS: usize = 8;
-const MOMENT: Duration = Duration::from_micros(250);
+/// A closed port refuses at once, and most programs listen shortly after their start. So each probe makes several
+/// attempts, with a delay that is below the resolution of the runtime's timer.
+const MAX_REFUSALS: usize = 8;
+const RETRY_DELAY: Duration = Duration::from_micros(250);
 
 async fn connect(address: SocketAddr) -> Result<TcpStream, NotReady> {
     let mut refusals = 0;
     loop {
         match TcpStream::connect(address).await {
             Ok(stream) => return Ok(stream),
-            Err(error) if error.kind() == ErrorKind::ConnectionRefused && refusals < REFUSALS => {
+            Err(error) if error.kind() == ErrorKind::ConnectionRefused && refusals < MAX_REFUSALS => {
                 refusals += 1;
-                let _ = tokio::task::spawn_blocking(a_moment).await;
+                let _ = tokio::task::spawn_blocking(sleep_briefly).await;
             }
             Err(error) => {
                 let why = format!("cannot connect to {address}: {error}");
-                return Err(if is_of_sandbox(&error) { NotReady::Refused(why) } else { NotReady::NotTried(why) });
+                return Err(if is_sandbox_error(&error) { NotReady::Refused(why) } else { NotReady::NotProbed(why) });
             }
         }
     }
 }
 
-/// Whether the error says something about the sandbox. Others, such as too many open files, are this host's.
-fn is_of_sandbox(error: &io::Error) -> bool {
+/// Returns whether the error comes from the sandbox. Others, such as too many open files, come from this host.
+fn is_sandbox_error(error: &io::Error) -> bool {
     use ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset, HostUnreachable, TimedOut};
     matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset | HostUnreachable | TimedOut)
 }
 
-#[expect(clippy::disallowed_methods, reason = "on a thread that may block")]
-fn a_moment() {
-    std::thread::sleep(MOMENT);
+#[expect(clippy::disallowed_methods, reason = "runs on a blocking thread")]
+fn sleep_briefly() {
+    std::thread::sleep(RETRY_DELAY);
 }
 
-/// The status alone. A body is never read: it may be endless.
+/// Returns the status of a response. The body is never read, because it may be endless.
 async fn get(address: SocketAddr, path: &str) -> Result<StatusCode, NotReady> {
     let failed = |error: hyper::Error| NotReady::Refused(format!("GET {path} on {address}: {error}"));
     let request = Request::get(path)
@@ -74,16 +75,16 @@ async fn get(address: SocketAddr, path: &str) -> Result<StatusCode, NotReady> {
         .header(USER_AGENT, "sandboxd")
         .header(CONNECTION, "close")
         .body(Empty::<Bytes>::new())
-        .map_err(|error| NotReady::NotTried(format!("cannot ask for {path}: {error}")))?;
+        .map_err(|error| NotReady::NotProbed(format!("invalid request for {path}: {error}")))?;
     let (mut sender, connection) = http1::handshake(TokioIo::new(connect(address).await?)).await.map_err(failed)?;
     let response = sender.send_request(request);
     tokio::pin!(response, connection);
-    // The connection is driven from here, so that it ends with the try, however that ends.
+    // The connection is driven here, so that it ends with the probe.
     tokio::select! {
         biased;
         answer = &mut response => answer.map(|answer| answer.status()).map_err(failed),
         ended = &mut connection => match ended {
-            // It may have ended because it was answered.
+            // The peer may close the connection after its answer.
             Ok(()) => response.await.map(|answer| answer.status()).map_err(failed),
             Err(error) => Err(failed(error)),
         },
@@ -97,7 +98,7 @@ mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpListener;
 
-    /// Answers one connection with these bytes, and then closes it, or else holds it open.
+    /// Answers one connection with these bytes, and then closes it or, with `hold`, keeps it open.
     async fn answering(answer: &'static [u8], hold: bool) -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -119,7 +120,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn two_hundred_is_ready_and_nothing_else_is() {
+    async fn only_status_200_is_ready() {
         assert_eq!(probed(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok", false).await, Ok(()));
         assert_eq!(probed(b"HTTP/1.0 200 OK\r\n\r\n", false).await, Ok(()));
         let unavailable = probed(b"HTTP/1.1 503 Unavailable\r\ncontent-length: 0\r\n\r\n", false).await.unwrap_err();
@@ -136,16 +137,16 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_not_http_is_not_ready() {
+    async fn an_answer_other_than_http_is_not_ready() {
         assert!(probed(b"SSH-2.0-OpenSSH\r\n\r\n", true).await.is_err());
         assert!(probed(b"", false).await.is_err());
     }
 
     #[tokio::test]
-    async fn a_program_that_listens_a_moment_later_is_found_by_the_same_try() {
+    async fn a_program_that_listens_shortly_after_is_found_by_the_same_probe() {
         let address = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
         let mut listener = None;
-        // After the first refusal, which comes when the other is first polled.
+        // Binds after the first refusal, which happens when the probe is first polled.
         let listen = async { listener = Some(TcpListener::bind(address).await.unwrap()) };
         let (ready, ()) = tokio::join!(NetworkProbe.tcp(address), listen);
         assert_eq!(ready, Ok(()));
@@ -163,9 +164,9 @@ mod tests {
     }
 
     #[test]
-    fn an_error_of_this_host_says_nothing_about_the_sandbox() {
+    fn an_error_of_this_host_is_not_an_error_of_the_sandbox() {
         for (error, of_sandbox) in [(Errno::CONNREFUSED, true), (Errno::HOSTUNREACH, true), (Errno::MFILE, false)] {
-            assert_eq!(is_of_sandbox(&error.into()), of_sandbox, "{error}");
+            assert_eq!(is_sandbox_error(&error.into()), of_sandbox, "{error}");
         }
     }
 }

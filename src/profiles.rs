@@ -1,4 +1,4 @@
-//! From the configuration's profiles and mounts to the core's.
+//! Converts the profiles and mounts of the configuration to those of the core.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -15,9 +15,10 @@ use sandboxd_actors::domain::profile::{
 
 use crate::config::{self, ReadinessKind};
 
+/// The profiles by name.
 pub type Profiles = BTreeMap<ProfileName, Arc<Profile>>;
 
-/// What is wrong with a value only shows on this host.
+/// A setting that is invalid on this host.
 #[derive(Debug, thiserror::Error)]
 pub enum ProfileError {
     #[error("profiles.{profile}: {source}")]
@@ -30,7 +31,7 @@ pub enum ProfileError {
     Unmountable { key: String, source: InvalidHostPath },
 }
 
-/// All profiles, ready to make sandboxes of. `shared_network` serves those that name none.
+/// Converts all profiles. Those without a network use `shared_network`.
 pub fn profiles(
     configured: &BTreeMap<String, config::Profile>,
     shared_network: &str,
@@ -44,16 +45,16 @@ pub fn profiles(
         .collect()
 }
 
-/// Where every sandbox finds its directories. Those that all sandboxes share are made if they are not there.
+/// Returns the mount points of every sandbox. Creates the directories that all sandboxes share.
 pub fn mount_points(mounts: &config::Mounts) -> Result<MountPoints, ProfileError> {
-    let inside = |path: &Path| path.to_string_lossy().into_owned();
+    let guest_path = |path: &Path| path.to_string_lossy().into_owned();
     Ok(MountPoints {
-        chat: inside(&mounts.chat),
-        volume: inside(&mounts.volume),
-        dependencies: inside(&mounts.dependencies),
-        lambda_tools: inside(&mounts.lambda_tools),
-        dependencies_source: made("mounts.dependencies_source", &mounts.dependencies_source)?,
-        lambda_tools_source: made("mounts.lambda_tools_source", &mounts.lambda_tools_source)?,
+        chat: guest_path(&mounts.chat),
+        volume: guest_path(&mounts.volume),
+        dependencies: guest_path(&mounts.dependencies),
+        lambda_tools: guest_path(&mounts.lambda_tools),
+        dependencies_source: ensure_directory("mounts.dependencies_source", &mounts.dependencies_source)?,
+        lambda_tools_source: ensure_directory("mounts.lambda_tools_source", &mounts.lambda_tools_source)?,
     })
 }
 
@@ -63,7 +64,7 @@ fn convert(name: &str, configured: &config::Profile, shared_network: &str) -> Re
     let port = readiness.port.unwrap_or(configured.port);
     let mount = |(target, mount): (&PathBuf, &config::HostMount)| {
         let key = format!("profiles.{name}.mounts");
-        let source = existing(&key, &mount.source)?;
+        let source = existing_path(&key, &mount.source)?;
         Ok(Mount {
             source,
             target: target.to_string_lossy().into_owned(),
@@ -128,16 +129,16 @@ fn convert(name: &str, configured: &config::Profile, shared_network: &str) -> Re
     })
 }
 
-fn made(key: &str, path: &Path) -> Result<HostPath, ProfileError> {
+fn ensure_directory(key: &str, path: &Path) -> Result<HostPath, ProfileError> {
     std::fs::create_dir_all(path).map_err(|source| ProfileError::Unusable {
         key: key.to_owned(),
         path: path.to_owned(),
         source,
     })?;
-    existing(key, path)
+    existing_path(key, path)
 }
 
-fn existing(key: &str, path: &Path) -> Result<HostPath, ProfileError> {
+fn existing_path(key: &str, path: &Path) -> Result<HostPath, ProfileError> {
     let canonical = path.canonicalize().map_err(|source| ProfileError::Unusable {
         key: key.to_owned(),
         path: path.to_owned(),

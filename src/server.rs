@@ -20,12 +20,12 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use sandboxd_protocol::system::ConnectionLimits;
 use tokio::net::UnixStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::protocol::answer::LimitFields;
 use crate::protocol::error::{Error, Kind};
 use crate::protocol::request::Id;
 use crate::protocol::response;
@@ -146,7 +146,7 @@ impl Acceptor {
         match self.examine(&stream) {
             Ok((role, place)) => self.serve(stream, role, place),
             Err(error) => {
-                self.shared.measures.refused_connection(error.kind);
+                self.shared.measures.refused_connection(error.data.kind);
                 // One line always fits into the buffer of a new connection.
                 let _ = stream.try_write(&response::encode(&Id::NULL, Err(error)).into_bytes());
             }
@@ -185,8 +185,13 @@ impl Acceptor {
     }
 }
 
-fn limit_fields(limits: &Limits) -> LimitFields {
-    let Limits { max_connections, max_line, max_in_flight, max_output, .. } = *limits;
-    let Limits { max_memory, max_memory_per_connection, .. } = *limits;
-    LimitFields { max_connections, max_line, max_in_flight, max_output, max_memory, max_memory_per_connection }
+fn limit_fields(limits: &Limits) -> ConnectionLimits {
+    ConnectionLimits {
+        max_connections: limits.max_connections as u64,
+        max_line: limits.max_line as u64,
+        max_in_flight: limits.max_in_flight as u64,
+        max_output: limits.max_output as u64,
+        max_memory: limits.max_memory as u64,
+        max_memory_per_connection: limits.max_memory_per_connection as u64,
+    }
 }

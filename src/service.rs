@@ -1,12 +1,12 @@
-//! The one place where everything is put together: ports to their adapters, the core, the socket.
+//! Builds the service: connects the ports to their adapters, and starts the core and the socket.
 //!
 //! ```text
-//! start: socket, unanswered ─▶ journal ─▶ core ─▶ engine: network, reconciliation ─▶ serving
-//! stop:  no new requests ─▶ answers under way ─▶ chats settle ─▶ gone; sandboxes stay
+//! start: bind the socket ─▶ journal ─▶ core ─▶ engine: networks, reconciliation ─▶ serve
+//! stop:  no new requests ─▶ open requests are answered ─▶ chats finish their work ─▶ exit; sandboxes stay
 //! ```
 //!
-//! An engine that is silent at start does not keep the service from starting: chats then look for themselves, and
-//! network and reconciliation follow as soon as it answers.
+//! The service also starts while the engine does not answer: each chat then inspects its own container, and networks
+//! and reconciliation follow once the engine answers.
 
 mod background;
 pub mod callers;
@@ -42,7 +42,7 @@ use tokio::task::{JoinError, JoinHandle};
 use tokio_util::sync::CancellationToken;
 
 use crate::config::{Config, Size};
-#[cfg(debug_assertions)]
+#[cfg(feature = "crash-points")]
 use crate::crash_points::CrashPoints;
 use crate::doctor::{Doctor, Settings};
 use crate::engine::condition::EngineCondition;
@@ -63,10 +63,10 @@ use crate::systemd;
 use background::Background;
 use start_up::{Resumed, StartUp, StartUpError};
 
-/// How long a sandbox that was seen alive is handed out again without another look.
+/// The time for which a sandbox that was observed running is returned without another inspection.
 const TRUST: Duration = Duration::from_secs(1);
 
-/// How long anybody waits for the journal.
+/// The time limit of a journal operation.
 const JOURNAL_LIMIT: Duration = Duration::from_secs(30);
 
 #[derive(Debug, thiserror::Error)]
@@ -81,20 +81,20 @@ pub enum ServiceError {
     Journal(#[from] JournalError),
     #[error("socket: {0}")]
     Socket(#[from] BindError),
-    #[cfg(debug_assertions)]
+    #[cfg(feature = "crash-points")]
     #[error(transparent)]
     CrashPoint(#[from] crate::crash_points::InvalidCrashPoint),
-    #[error("the supervision tree did not start: {0}")]
+    #[error("cannot start the supervision tree: {0}")]
     Spawn(#[from] SpawnErr),
-    #[error("the root of the supervision tree ended")]
+    #[error("the root actor of the supervision tree ended")]
     RootEnded,
     #[error("the journal ended")]
     JournalEnded,
-    #[error("work in the background failed: {0}")]
+    #[error("a background task failed: {0}")]
     Background(JoinError),
 }
 
-/// A service that is ready to serve.
+/// A started service with its socket.
 #[derive(Debug)]
 pub struct Service {
     sandboxes: Sandboxes,
@@ -103,35 +103,35 @@ pub struct Service {
     listener: Listener,
     grace: Duration,
     background: Background,
-    /// What was promised is there again.
+    /// Cancelled once the start-up is complete.
     reconciled: CancellationToken,
 }
 
-/// What the service is given of the outside.
-pub struct Outside<J> {
+/// The external dependencies of the service.
+pub struct Dependencies<J> {
     pub engine: Arc<dyn Engine>,
-    /// The same one, for work in its containers.
-    pub inside: Arc<dyn EngineGuest>,
-    /// The same one, for its images.
+    /// The same engine, for commands and files in containers.
+    pub engine_guest: Arc<dyn EngineGuest>,
+    /// The same engine, for its images.
     pub images: Arc<dyn Images>,
-    /// The same one, for how it was set up.
+    /// The same engine, for its configuration.
     pub condition: Arc<dyn EngineCondition>,
-    /// Never handed to a sandbox.
+    /// The engine's sockets, which are never mounted into a sandbox.
     pub engine_sockets: Vec<PathBuf>,
     pub journal: J,
-    /// A listening socket that somebody else keeps open across restarts.
+    /// A listening socket that systemd keeps open across restarts.
     pub listener: Option<UnixListener>,
 }
 
-impl<J> std::fmt::Debug for Outside<J> {
+impl<J> std::fmt::Debug for Dependencies<J> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Outside").field("engine_sockets", &self.engine_sockets).finish_non_exhaustive()
+        f.debug_struct("Dependencies").field("engine_sockets", &self.engine_sockets).finish_non_exhaustive()
     }
 }
 
 impl Service {
-    /// Starts everything up to the socket.
-    pub async fn start(config: &Config, outside: Outside<impl Journal>) -> Result<Self, ServiceError> {
+    /// Starts the service. [`Service::run`] answers the socket.
+    pub async fn start(config: &Config, dependencies: Dependencies<impl Journal>) -> Result<Self, ServiceError> {
         let instance: InstanceName = config.instance.name.parse()?;
         let profiles = Arc::new(profiles::profiles(&config.profiles, &config.engine.network)?);
         let socket = callers::socket_options(config)?;
@@ -140,25 +140,25 @@ impl Service {
             FileSystem::new(&config.state.dir, &config.chats.root).map_err(setting("the file system workers"))?;
         let policy = async |key, roots: &[PathBuf]| {
             let own = [&config.state.dir, &config.chats.root, &config.socket.path];
-            let reserved = own.into_iter().chain(&outside.engine_sockets).cloned();
+            let reserved = own.into_iter().chain(&dependencies.engine_sockets).cloned();
             VolumePolicy::new(file_system.clone(), roots.to_vec(), reserved).await.map_err(setting(key))
         };
         let volumes = policy("volumes.roots", &config.volumes.roots).await?;
-        let contexts = policy("images.context_roots", &config.images.context_roots).await?.with_roots_themselves();
-        #[cfg(debug_assertions)]
+        let contexts = policy("images.context_roots", &config.images.context_roots).await?.with_roots_allowed();
+        #[cfg(feature = "crash-points")]
         let crash_points = CrashPoints::from_environment(std::env::vars_os())?;
-        #[cfg(debug_assertions)]
-        let outside = crash_points.around_outside(outside);
-        // Before the journal is read and the engine is touched: a second service that was started by mistake must not
-        // take what the first one is creating for something half made. Whoever connects meanwhile waits.
-        let listener = match outside.listener {
+        #[cfg(feature = "crash-points")]
+        let dependencies = crash_points.wrap_dependencies(dependencies);
+        // Bound before the journal is read and the engine is called: a second service, started by mistake, must not
+        // treat the first one's new containers as incomplete. Callers that connect meanwhile wait.
+        let listener = match dependencies.listener {
             Some(listener) => Listener::from_std(listener).map_err(setting("the inherited socket"))?,
             None => Listener::bind(&socket).await?,
         };
         for kept_out in callers::kept_out_of(&config.socket.path, config) {
             tracing::warn!(advice = kept_out.advice(), "{kept_out}");
         }
-        let (journal, contents) = JournalHandle::start(outside.journal, JOURNAL_LIMIT, None).await?;
+        let (journal, contents) = JournalHandle::start(dependencies.journal, JOURNAL_LIMIT, None).await?;
         let rules = Rules {
             trust: TRUST,
             profiles: Arc::clone(&profiles),
@@ -172,17 +172,18 @@ impl Service {
         let directories =
             DirectoriesOnDisk::open(&config.chats.root, file_system.clone()).map_err(setting("chats.root"))?;
         let syncs = Syncs::default();
-        let mut world = world(config, &instance, outside.engine, journal, rules, Arc::clone(&guests), directories)?;
+        let mut world =
+            world(config, &instance, dependencies.engine, journal, rules, Arc::clone(&guests), directories)?;
         world.guests = syncs.ending_with(world.guests);
-        #[cfg(debug_assertions)]
-        let world = crash_points.around_world(world);
+        #[cfg(feature = "crash-points")]
+        let world = crash_points.wrap_world(world);
         let (engine, slots) = (world.engine.clone(), Arc::clone(&world.slots));
 
-        let rhythm = Intervals { reap: config.reaper.tick, reconcile: config.reconciler.interval };
+        let intervals = Intervals { reap: config.reaper.tick, reconcile: config.reconciler.interval };
         let builder_setup =
-            builder_setup(config, &instance, Arc::clone(&outside.images)).map_err(setting("state.dir"))?;
+            builder_setup(config, &instance, Arc::clone(&dependencies.images)).map_err(setting("state.dir"))?;
         let (sandboxes, root_ended) =
-            Sandboxes::start_with(world, contents, rhythm, Some(Arc::new(builder_setup))).await?;
+            Sandboxes::start_with(world, contents, intervals, Some(Arc::new(builder_setup))).await?;
         let (mut background, reconciled) = (Background::default(), CancellationToken::new());
         let mut start_up = StartUp {
             engine: engine.clone(),
@@ -194,14 +195,14 @@ impl Service {
             reconciled: reconciled.clone(),
             resumed: Resumed::default(),
         };
-        match start_up.lay().await {
+        match start_up.attempt().await {
             Err(error @ StartUpError::Instance(_)) => return Err(error.into()),
             Err(StartUpError::Engine(error)) => {
-                tracing::warn!(%error, "the engine does not answer yet; serving without it");
+                tracing::warn!(%error, "engine does not answer; serving without it");
             }
             Ok(()) => {}
         }
-        background.spawn(async { StartUpError::from(start_up.keep().await).into() });
+        background.spawn(async { StartUpError::from(start_up.run().await).into() });
         let pruning = prune_snapshots(engine.clone(), instance.clone(), retention(config), config.snapshots.interval);
         background.spawn(async { match pruning.await {} });
         let pruning = prune_chat_directories(sandboxes.clone(), config.chats.retention);
@@ -214,21 +215,21 @@ impl Service {
         let doctor = Doctor {
             instance: instance.clone(),
             engine: engine.clone(),
-            condition: outside.condition,
-            images: outside.images,
+            condition: dependencies.condition,
+            images: dependencies.images,
             sandboxes: sandboxes.clone(),
             slots,
             networks: networks(config, &instance, &profiles),
             profiles: Arc::clone(&profiles),
             settings: Settings::of(config),
             file_system,
-            settled: reconciled.clone(),
+            reconciled: reconciled.clone(),
         };
         let handler = Handler {
             instance,
             sandboxes: sandboxes.clone(),
             guests,
-            guests_via_engine: GuestsViaEngine::new(outside.inside, config.state.dir.clone()),
+            guests_via_engine: GuestsViaEngine::new(dependencies.engine_guest, config.state.dir.clone()),
             engine,
             doctor,
             volumes,
@@ -246,32 +247,31 @@ impl Service {
         Ok(Self { sandboxes, root_ended, server, listener, grace, background, reconciled })
     }
 
-    /// Serves until `stop` is cancelled, and then until what was under way is done. Sandboxes stay.
+    /// Serves until `stop` is cancelled, then finishes open requests. Sandboxes stay.
     pub async fn run(self, stop: CancellationToken) -> Result<(), ServiceError> {
         let Service { sandboxes, mut root_ended, server, listener, grace, mut background, reconciled } = self;
         let serving = tokio::spawn(server.serve(listener, stop.clone(), grace));
         tokio::spawn(stop.clone().run_until_cancelled_owned(systemd::report_ready(reconciled)));
         let outcome = tokio::select! {
             () = stop.cancelled() => Ok(()),
-            // Nothing can be answered any more: better to be started again.
+            // No request can be answered any more, so the service ends and the service manager restarts it.
             _ = &mut root_ended => Err(ServiceError::RootEnded),
             () = sandboxes.journal().ended() => Err(ServiceError::JournalEnded),
             failure = background.failed() => Err(failure),
         };
-        tracing::info!("stopping");
-        systemd::stopping();
+        tracing::info!("service stopping");
+        systemd::report_stopping();
         stop.cancel();
         let stopping = Instant::now();
         let _ = serving.await;
         sandboxes.shut_down(grace.saturating_sub(stopping.elapsed())).await;
         background.end();
-        tracing::info!("stopped; sandboxes stay");
+        tracing::info!("service stopped; sandboxes stay");
         outcome
     }
 }
 
-/// Removes snapshots that were kept for long enough, and what is left of those that were never finished, from time to
-/// time.
+/// Periodically removes expired snapshots and the drafts of unfinished ones.
 async fn prune_snapshots(
     engine: Bounded,
     instance: InstanceName,
@@ -281,29 +281,29 @@ async fn prune_snapshots(
     let started_at = SystemClock.now();
     loop {
         let now = SystemClock.now();
-        let swept = async {
+        let pruned = async {
             engine.remove_drafts(&instance, started_at, now).await?;
             retention.enforce(&engine, &instance, None, now).await
         };
-        if let Err(error) = swept.await {
-            tracing::warn!(%error, "not all snapshots could be looked at");
+        if let Err(error) = pruned.await {
+            tracing::warn!(%error, "pruning of snapshots failed");
         }
         tokio::time::sleep(interval).await;
     }
 }
 
-/// Finishes removals that an earlier run of the service left unfinished, and goes on to remove directories by their age
-/// where that is wanted.
+/// Finishes interrupted removals of chat directories, then periodically removes directories that are older than the
+/// retention, if one is set.
 async fn prune_chat_directories(sandboxes: Sandboxes, retention: Option<Duration>) -> Infallible {
     if let Err(error) = sandboxes.finish_chat_removals().await {
-        tracing::warn!(%error, "interrupted removals of chat directories not finished");
+        tracing::warn!(%error, "finishing interrupted removals of chat directories failed");
     }
     let Some(keep) = retention else { return std::future::pending().await };
     loop {
         match sandboxes.prune_chat_directories(keep).await {
             Ok(0) => {}
             Ok(removed) => tracing::info!(removed, "chat directories pruned"),
-            Err(error) => tracing::warn!(%error, "chat directories not listed"),
+            Err(error) => tracing::warn!(%error, "listing chat directories failed"),
         }
         tokio::time::sleep((keep / 4).clamp(Duration::from_secs(1), Duration::from_secs(3600))).await;
     }
@@ -358,6 +358,7 @@ fn world(
         },
         journal,
         rules,
+        cleanups: Default::default(),
         retention: retention(config),
     })
 }
@@ -366,7 +367,7 @@ fn retention(config: &Config) -> Retention {
     Retention { keep: config.snapshots.keep, max_age: config.snapshots.max_age }
 }
 
-/// Every network that a profile uses.
+/// Returns every network that a profile uses.
 fn networks(config: &Config, instance: &InstanceName, profiles: &Profiles) -> Vec<NetworkSpec> {
     let mut names: Vec<&str> = vec![&config.engine.network];
     names.extend(profiles.values().filter_map(|profile| match &profile.network {
@@ -379,7 +380,7 @@ fn networks(config: &Config, instance: &InstanceName, profiles: &Profiles) -> Ve
         name: name.to_owned(),
         isolated: config.engine.network_isolated,
         addresses: match config.engine.network_subnet {
-            // One block serves one network; the networks of profiles get blocks of the same size.
+            // The configured subnet is for the shared network; the networks of profiles get subnets of the same size.
             AddressRange::Exactly(subnet) if name != config.engine.network => {
                 AddressRange::Free { prefix: subnet.prefix() }
             }

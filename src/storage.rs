@@ -1,4 +1,4 @@
-//! Files on the host: chat directories, request volumes, and the bounded worker pool that all of it runs on.
+//! Storage on the host: chat directories, volumes, and the bounded worker pool for file system calls.
 
 pub mod chat_directories;
 pub mod file_system;

@@ -1,4 +1,5 @@
-//! The watchdog is fed by real progress: it starves as soon as root, reaper or journal stands still, and only then.
+//! Tests of the watchdog, which depends on real progress: notifications stop when root, reaper or journal blocks, and
+//! only then.
 
 #[path = "support/in_process.rs"]
 mod support;
@@ -15,41 +16,41 @@ use support::{PATIENCE, Service, chat};
 const LIMIT: Duration = Duration::from_millis(400);
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_root_that_stands_still_starves_the_watchdog() {
-    let _alone = measures().alone.lock().await;
+async fn a_blocked_root_starves_the_watchdog() {
+    let _alone = recorder().alone.lock().await;
     let service = Service::start().await;
     let watchdog = Watchdog::of(&service);
     watchdog.is_fed().await;
-    // Counted by root itself, for a chat that has no actor.
-    let standstill = measures().stop_at("sandboxd_delete_total");
+    // Root itself counts this, for a chat without an actor.
+    let blockade = recorder().block_at("sandboxd_delete_total");
     let sandboxes = service.sandboxes.clone();
     let delete = tokio::spawn(async move { sandboxes.delete(chat().parse().expect("an id")).await });
-    standstill.has_begun().await;
+    blockade.until_blocking().await;
     watchdog.starves().await;
-    assert_eq!(service.sandboxes.stuck(LIMIT).await, ["root", "reaper"], "nothing gets past root");
-    standstill.end();
+    assert_eq!(service.sandboxes.stuck(LIMIT).await, ["root", "reaper"], "every request passes root");
+    blockade.end();
     delete.await.expect("no panic").expect("an answer");
     watchdog.is_fed().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_reaper_that_stands_still_starves_the_watchdog() {
-    let _alone = measures().alone.lock().await;
+async fn a_blocked_reaper_starves_the_watchdog() {
+    let _alone = recorder().alone.lock().await;
     let service = Service::start().await;
     let watchdog = Watchdog::of(&service);
     watchdog.is_fed().await;
-    // Set by the reaper in each of its passes.
-    let standstill = measures().stop_at("sandboxd_deadlines");
-    standstill.has_begun().await;
+    // The reaper sets this in every pass.
+    let blockade = recorder().block_at("sandboxd_deadlines");
+    blockade.until_blocking().await;
     watchdog.starves().await;
     assert_eq!(service.sandboxes.stuck(LIMIT).await, ["reaper"]);
-    standstill.end();
+    blockade.end();
     watchdog.is_fed().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_journal_that_stands_still_starves_the_watchdog() {
-    let _alone = measures().alone.lock().await;
+async fn a_blocked_journal_starves_the_watchdog() {
+    let _alone = recorder().alone.lock().await;
     let service = Service::start().await;
     let watchdog = Watchdog::of(&service);
     watchdog.is_fed().await;
@@ -65,8 +66,8 @@ async fn a_journal_that_stands_still_starves_the_watchdog() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_full_disk_is_no_standstill() {
-    let _alone = measures().alone.lock().await;
+async fn a_full_disk_does_not_starve_the_watchdog() {
+    let _alone = recorder().alone.lock().await;
     let service = Service::start().await;
     let mut caller = service.connect().await;
     service.journal.fail_always(Fault::full());
@@ -75,7 +76,7 @@ async fn a_full_disk_is_no_standstill() {
     assert_eq!(service.sandboxes.stuck(PATIENCE).await, Vec::<&str>::new());
 }
 
-/// What systemd would be told.
+/// A counter of the notifications to systemd.
 struct Watchdog {
     fed: Arc<AtomicU64>,
     watch: tokio::task::JoinHandle<std::convert::Infallible>,
@@ -96,7 +97,8 @@ impl Watchdog {
         until(|| self.fed.load(Ordering::Relaxed) > before).await;
     }
 
-    /// One look may have been under way. After that, it is not fed for longer than any watchdog would wait.
+    /// Waits until the notifications have stopped for longer than any watchdog waits. One check may still have been in
+    /// flight.
     async fn starves(&self) {
         let silence = async {
             loop {
@@ -107,7 +109,7 @@ impl Watchdog {
                 }
             }
         };
-        tokio::time::timeout(PATIENCE, silence).await.expect("the watchdog is fed in spite of the standstill");
+        tokio::time::timeout(PATIENCE, silence).await.expect("the watchdog is fed despite the blockade");
         assert!(!self.watch.is_finished());
     }
 }
@@ -127,9 +129,9 @@ async fn until(mut condition: impl FnMut() -> bool) {
     tokio::time::timeout(PATIENCE, asking).await.expect("in time");
 }
 
-/// Holds up whoever comes by, until it ends.
+/// Blocks every thread that passes, until it ends.
 #[derive(Debug, Clone, Default)]
-struct Standstill(Arc<(Mutex<State>, Condvar)>);
+struct Blockade(Arc<(Mutex<State>, Condvar)>);
 
 #[derive(Debug, Default)]
 struct State {
@@ -137,7 +139,7 @@ struct State {
     held: u32,
 }
 
-impl Standstill {
+impl Blockade {
     fn begin(&self) {
         self.0.0.lock().expect("no panic").on = true;
     }
@@ -147,12 +149,13 @@ impl Standstill {
         self.0.1.notify_all();
     }
 
-    /// Somebody is held up.
-    async fn has_begun(&self) {
+    /// Waits until a thread is blocked.
+    async fn until_blocking(&self) {
         until(|| self.0.0.lock().expect("no panic").held > 0).await;
     }
 
-    /// Holds up an actor and not what happens to share its worker: that would be seen, too, but would prove less.
+    /// Blocks one actor and not the other tasks of its worker thread. Blocking these would be detected as well, but
+    /// would prove less.
     fn pass(&self) {
         tokio::task::block_in_place(|| {
             let mut state = self.0.0.lock().expect("no panic");
@@ -163,43 +166,42 @@ impl Standstill {
     }
 }
 
-/// The process has one recorder of metrics. Actors call it in the middle of their work, so that is where one can be
-/// held up.
-struct Measures {
-    at: Mutex<Option<(&'static str, Standstill)>>,
-    /// Whoever holds others up does so alone.
+/// The process's metrics recorder. Actors call it during their work, so it can block them there.
+struct BlockingRecorder {
+    at: Mutex<Option<(&'static str, Blockade)>>,
+    /// Held by the only test that may block actors.
     alone: tokio::sync::Mutex<()>,
 }
 
-fn measures() -> &'static Measures {
-    static MEASURES: OnceLock<&'static Measures> = OnceLock::new();
-    MEASURES.get_or_init(|| {
-        let measures: &'static Measures =
-            Box::leak(Box::new(Measures { at: Mutex::default(), alone: tokio::sync::Mutex::default() }));
-        metrics::set_global_recorder(measures).expect("the first one");
-        measures
+fn recorder() -> &'static BlockingRecorder {
+    static RECORDER: OnceLock<&'static BlockingRecorder> = OnceLock::new();
+    RECORDER.get_or_init(|| {
+        let recorder: &'static BlockingRecorder =
+            Box::leak(Box::new(BlockingRecorder { at: Mutex::default(), alone: tokio::sync::Mutex::default() }));
+        metrics::set_global_recorder(recorder).expect("the first one");
+        recorder
     })
 }
 
-impl Measures {
-    fn stop_at(&self, metric: &'static str) -> Standstill {
-        let standstill = Standstill::default();
-        standstill.begin();
-        *self.at.lock().expect("no panic") = Some((metric, standstill.clone()));
-        standstill
+impl BlockingRecorder {
+    fn block_at(&self, metric: &'static str) -> Blockade {
+        let blockade = Blockade::default();
+        blockade.begin();
+        *self.at.lock().expect("no panic") = Some((metric, blockade.clone()));
+        blockade
     }
 
     fn pass(&self, key: &Key) {
         let at = self.at.lock().expect("no panic").clone();
-        if let Some((metric, standstill)) = at
+        if let Some((metric, blockade)) = at
             && metric == key.name()
         {
-            standstill.pass();
+            blockade.pass();
         }
     }
 }
 
-impl Recorder for Measures {
+impl Recorder for BlockingRecorder {
     fn describe_counter(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
 
     fn describe_gauge(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}

@@ -1,15 +1,15 @@
-//! Images: pulled and built when asked for, built of repositories when those have moved, removed when nobody needs
-//! them.
+//! The image builder: pulls and builds images on request, builds repository images when their branch has moved, and
+//! removes unused images.
 //!
 //! ```text
-//! pull ──┐                       ┌── one job per image, however many ask for it
+//! pull ──┐                       ┌── one job per image, shared by all requests for it
 //! build ─┼─▶ mailbox ─▶ job ─────┼── one per build
 //! tick ──┘      ▲        │       └── one per repository
-//!               └─ended──┘  progress and outcome go to whoever follows the job
+//!               └─ended──┘  progress and outcome go to all followers of the job
 //! ```
 //!
-//! A job belongs to nobody who waits for it: it goes on when they go away. What to build and what to remove is decided
-//! in [`repository_image`] and [`garbage_collection`]; the mailbox never waits for the engine.
+//! A job does not belong to its callers: it continues when they disconnect. [`repository_image`] decides which images
+//! to build, and [`garbage_collection`] which to remove. The mailbox never waits for the engine.
 
 pub mod garbage_collection;
 mod job;
@@ -33,13 +33,13 @@ use crate::ports::images::{Image, ImageError, Images};
 use crate::ports::repositories::Sources;
 use garbage_collection::{Occasion, Watermarks};
 use job::Job;
-pub use job::{Following, Outcome};
+pub use job::{Follower, Outcome};
 use repository_image::{Repository, RepositoryState};
 
-/// How often it is looked whether something is due.
+/// The interval at which the builder checks for due work.
 const TICK: Duration = Duration::from_secs(1);
 
-/// All that the builder works with.
+/// The configuration and the ports of the builder.
 #[derive(Clone)]
 pub struct BuilderSetup {
     pub instance: InstanceName,
@@ -50,7 +50,7 @@ pub struct BuilderSetup {
     /// The image that each profile names.
     pub profiles: BTreeMap<String, String>,
     pub limits: BuilderLimits,
-    pub collecting: Collecting,
+    pub collection: CollectionSettings,
 }
 
 impl std::fmt::Debug for BuilderSetup {
@@ -63,21 +63,21 @@ impl std::fmt::Debug for BuilderSetup {
 pub struct BuilderLimits {
     pub pull: Duration,
     pub build: Duration,
-    /// For everything that the engine answers at once.
+    /// The limit for calls that the engine answers at once.
     pub ask: Duration,
     pub builds_at_once: usize,
 }
 
-/// When images are removed that nobody asked to remove.
+/// The settings of regular garbage collection.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Collecting {
+pub struct CollectionSettings {
     pub interval: Duration,
     pub watermarks: Watermarks,
-    /// Also those that somebody else has made.
+    /// Includes images that the service did not create.
     pub all: bool,
 }
 
-/// An image that somebody wants to be built.
+/// A request to build an image.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BuildRequest {
     pub tag: String,
@@ -86,18 +86,18 @@ pub struct BuildRequest {
     pub arguments: BTreeMap<String, String>,
 }
 
-/// What came of a job.
+/// The result of a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Made {
     pub image: String,
     pub id: String,
-    /// Of the repository that it was made from.
+    /// The commit of the repository that the image was built from.
     pub commit: Option<String>,
-    /// Whether there was anything to do.
+    /// Whether the image was pulled or built.
     pub changed: bool,
 }
 
-/// What there is.
+/// The images and the configured repositories.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Listing {
     pub images: Vec<Listed>,
@@ -107,35 +107,35 @@ pub struct Listing {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Listed {
     pub image: Image,
-    /// Absent where we did not make it.
+    /// Absent if the service did not create the image.
     pub origin: Option<Origin>,
-    /// Of the newest image of a repository: whether it may be out of date.
+    /// For the newest image of a repository: whether it may be outdated.
     pub stale: Option<bool>,
-    /// The profiles that name it.
+    /// The profiles that use the image.
     pub profiles: Vec<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RepositoryStatus {
     pub repository: Arc<Repository>,
-    pub standing: RepositoryState,
-    /// The image that it has now.
+    pub state: RepositoryState,
+    /// The current image of the repository.
     pub image: Option<(String, Origin)>,
     pub stale: bool,
     pub building: bool,
 }
 
-/// What was removed, or would be.
+/// The images that were removed, or that a dry run would remove.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Pruned {
     pub images: Vec<Image>,
-    /// Of the layers that went with them. Told only to those who ask.
+    /// The size of their layers. It is computed only for requested collections.
     pub layer_bytes: u64,
     pub build_cache_bytes: u64,
 }
 
 impl Pruned {
-    /// What was freed in all.
+    /// Returns the number of freed bytes.
     pub fn bytes(&self) -> u64 {
         self.layer_bytes + self.build_cache_bytes
     }
@@ -145,17 +145,17 @@ impl Pruned {
 pub enum Message {
     Pull {
         image: String,
-        following: RpcReplyPort<Following>,
+        follower: RpcReplyPort<Follower>,
     },
     Build {
         request: Box<BuildRequest>,
-        following: RpcReplyPort<Following>,
+        follower: RpcReplyPort<Follower>,
     },
-    /// Looks at a repository now, and builds its image if need be.
+    /// Checks a repository now, and builds its image if it is outdated.
     Refresh {
         repository: String,
         force: bool,
-        following: RpcReplyPort<Result<Following, ImageError>>,
+        follower: RpcReplyPort<Result<Follower, ImageError>>,
     },
     List {
         listing: RpcReplyPort<Result<Listing, ImageError>>,
@@ -164,7 +164,7 @@ pub enum Message {
         dry_run: bool,
         pruned: RpcReplyPort<Result<Pruned, ImageError>>,
     },
-    /// A job is over. `head` is where a repository's branch was seen.
+    /// A job has ended. `head` is the observed commit of the repository's branch.
     Ended {
         work: Work,
         head: Option<String>,
@@ -173,7 +173,7 @@ pub enum Message {
     Tick,
 }
 
-/// What a job does. There is one for each at a time.
+/// The work of a job. Each piece of work has at most one job at a time.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Work {
     Pull(String),
@@ -186,12 +186,12 @@ pub struct Builder;
 
 #[derive(Debug)]
 pub struct State {
-    shop: Arc<BuilderSetup>,
-    /// Each build takes one; a collection that has all of them is sure that none is under way.
+    setup: Arc<BuilderSetup>,
+    /// Each build takes one permit. A collection that holds all permits knows that no build is under way.
     slots: Arc<Semaphore>,
     jobs: HashMap<Work, Job>,
     builds: u64,
-    standings: BTreeMap<String, RepositoryState>,
+    repository_states: BTreeMap<String, RepositoryState>,
     collected_at: Instant,
     collecting: Option<AbortOnDropHandle<()>>,
 }
@@ -204,17 +204,21 @@ impl Actor for Builder {
     async fn pre_start(
         &self,
         myself: ActorRef<Message>,
-        shop: Arc<BuilderSetup>,
+        setup: Arc<BuilderSetup>,
     ) -> Result<Self::State, ActorProcessingErr> {
         work::describe_metrics();
         let state = State {
-            slots: Arc::new(Semaphore::new(shop.limits.builds_at_once)),
+            slots: Arc::new(Semaphore::new(setup.limits.builds_at_once)),
             jobs: HashMap::new(),
             builds: 0,
-            standings: shop.repositories.keys().map(|name| (name.clone(), RepositoryState::default())).collect(),
+            repository_states: setup
+                .repositories
+                .keys()
+                .map(|name| (name.clone(), RepositoryState::default()))
+                .collect(),
             collected_at: Instant::now(),
             collecting: None,
-            shop,
+            setup,
         };
         let _ = myself.cast(Message::Tick);
         Ok(state)
@@ -227,24 +231,26 @@ impl Actor for Builder {
         state: &mut State,
     ) -> Result<(), ActorProcessingErr> {
         match message {
-            Message::Pull { image, following } => drop(following.send(state.pull(&myself, image))),
-            Message::Build { request, following } => drop(following.send(state.build(&myself, *request))),
-            Message::Refresh { repository, force, following } => {
-                drop(following.send(state.refresh(&myself, &repository, force)));
+            Message::Pull { image, follower } => drop(follower.send(state.pull(&myself, image))),
+            Message::Build { request, follower } => drop(follower.send(state.build(&myself, *request))),
+            Message::Refresh { repository, force, follower } => {
+                drop(follower.send(state.refresh(&myself, &repository, force)));
             }
             Message::List { listing } => {
-                let (shop, standings) = (Arc::clone(&state.shop), state.standings.clone());
+                let (setup, repository_states) = (Arc::clone(&state.setup), state.repository_states.clone());
                 let building = state.refreshing();
-                tokio::spawn(async move { listing.send(work::list(&shop, &standings, &building).await) });
+                tokio::spawn(async move { listing.send(work::list(&setup, &repository_states, &building).await) });
             }
             Message::Prune { dry_run, pruned } => {
-                let (shop, slots) = (Arc::clone(&state.shop), Arc::clone(&state.slots));
-                tokio::spawn(async move { pruned.send(work::prune(&shop, &slots, Occasion::Asked, dry_run).await) });
+                let (setup, slots) = (Arc::clone(&state.setup), Arc::clone(&state.slots));
+                tokio::spawn(
+                    async move { pruned.send(work::prune(&setup, &slots, Occasion::Requested, dry_run).await) },
+                );
             }
             Message::Ended { work, head, outcome } => state.ended(work, head, outcome),
             Message::Tick => {
                 state.tick(&myself);
-                // Only now, so that slow handling cannot pile them up.
+                // Armed after the tick, so that ticks never queue up.
                 myself.send_after(TICK, || Message::Tick);
             }
         }
@@ -253,37 +259,37 @@ impl Actor for Builder {
 }
 
 impl State {
-    fn pull(&mut self, myself: &ActorRef<Message>, image: String) -> Following {
+    fn pull(&mut self, myself: &ActorRef<Message>, image: String) -> Follower {
         let job = self.jobs.entry(Work::Pull(image.clone())).or_insert_with(|| {
-            let shop = Arc::clone(&self.shop);
+            let setup = Arc::clone(&self.setup);
             let work = Work::Pull(image.clone());
-            Job::start(myself, work, |reporter| async move { (None, work::pull(&shop, image, &reporter).await) })
+            Job::start(myself, work, |reporter| async move { (None, work::pull(&setup, image, &reporter).await) })
         });
         job.follow()
     }
 
-    fn build(&mut self, myself: &ActorRef<Message>, request: BuildRequest) -> Following {
+    fn build(&mut self, myself: &ActorRef<Message>, request: BuildRequest) -> Follower {
         self.builds += 1;
-        let (shop, slots) = (Arc::clone(&self.shop), Arc::clone(&self.slots));
+        let (setup, slots) = (Arc::clone(&self.setup), Arc::clone(&self.slots));
         let work = Work::Build(self.builds);
         let mut job = Job::start(myself, work.clone(), |reporter| async move {
-            (None, work::build(&shop, &slots, request, &reporter).await)
+            (None, work::build(&setup, &slots, request, &reporter).await)
         });
-        let following = job.follow();
+        let follower = job.follow();
         self.jobs.insert(work, job);
-        following
+        follower
     }
 
-    fn refresh(&mut self, myself: &ActorRef<Message>, name: &str, force: bool) -> Result<Following, ImageError> {
-        let Some(repository) = self.shop.repositories.get(name) else {
+    fn refresh(&mut self, myself: &ActorRef<Message>, name: &str, force: bool) -> Result<Follower, ImageError> {
+        let Some(repository) = self.setup.repositories.get(name) else {
             return Err(ImageError::NoSuchRepository { repository: name.to_owned() });
         };
         let job = self.jobs.entry(Work::Refresh(name.to_owned())).or_insert_with(|| {
-            self.standings.entry(name.to_owned()).or_default().looks(self.shop.clock.now());
-            let (shop, slots) = (Arc::clone(&self.shop), Arc::clone(&self.slots));
+            self.repository_states.entry(name.to_owned()).or_default().begin_check(self.setup.clock.now());
+            let (setup, slots) = (Arc::clone(&self.setup), Arc::clone(&self.slots));
             let repository = Arc::clone(repository);
             Job::start(myself, Work::Refresh(name.to_owned()), |reporter| async move {
-                work::refresh(&shop, &slots, &repository, force, &reporter).await
+                work::refresh(&setup, &slots, &repository, force, &reporter).await
             })
         });
         Ok(job.follow())
@@ -291,11 +297,11 @@ impl State {
 
     fn ended(&mut self, work: Work, head: Option<String>, outcome: Outcome) {
         if let Work::Refresh(name) = &work {
-            let standing = self.standings.entry(name.clone()).or_default();
+            let state = self.repository_states.entry(name.clone()).or_default();
             if let Err(error) = &outcome {
-                tracing::warn!(repository = name, %error, "a repository's image is not up to date; the last one stays");
+                tracing::warn!(repository = name, %error, "repository image not updated; keeping the last one");
             }
-            standing.ended(head, outcome.as_ref().err().cloned(), self.shop.clock.now());
+            state.ended(head, outcome.as_ref().err().cloned(), self.setup.clock.now());
         }
         if let Some(job) = self.jobs.remove(&work) {
             job.finish(outcome);
@@ -303,22 +309,22 @@ impl State {
     }
 
     fn tick(&mut self, myself: &ActorRef<Message>) {
-        let now: Timestamp = self.shop.clock.now();
+        let now: Timestamp = self.setup.clock.now();
         let is_due = |(name, repository): &(&String, &Arc<Repository>)| {
             let under_way = self.jobs.contains_key(&Work::Refresh((*name).clone()));
-            !under_way && self.standings.get(*name).is_none_or(|standing| standing.is_due(repository, now))
+            !under_way && self.repository_states.get(*name).is_none_or(|state| state.is_due(repository, now))
         };
-        let due: Vec<String> = self.shop.repositories.iter().filter(is_due).map(|(name, _)| name.clone()).collect();
+        let due: Vec<String> = self.setup.repositories.iter().filter(is_due).map(|(name, _)| name.clone()).collect();
         for name in due {
             let _ = self.refresh(myself, &name, false);
         }
         let idle = self.collecting.as_ref().is_none_or(AbortOnDropHandle::is_finished);
-        if idle && self.collected_at.elapsed() >= self.shop.collecting.interval {
+        if idle && self.collected_at.elapsed() >= self.setup.collection.interval {
             self.collected_at = Instant::now();
-            let (shop, slots) = (Arc::clone(&self.shop), Arc::clone(&self.slots));
+            let (setup, slots) = (Arc::clone(&self.setup), Arc::clone(&self.slots));
             let collecting = async move {
-                if let Err(error) = work::prune(&shop, &slots, Occasion::Regular, false).await {
-                    tracing::warn!(%error, "images could not be collected; it is tried again");
+                if let Err(error) = work::prune(&setup, &slots, Occasion::Regular, false).await {
+                    tracing::warn!(%error, "garbage collection of images failed; retrying");
                 }
             };
             self.collecting = Some(AbortOnDropHandle::new(tokio::spawn(collecting)));

@@ -1,7 +1,7 @@
-//! One chat: the actor that owns its sandbox, and the decisions it makes.
+//! The actor that owns one chat's sandbox, and its decisions.
 //!
-//! [`lifecycle`] decides, without side effects; [`actor`] carries out what was decided, as tasks that come back as
-//! messages. The mailbox is the only serialisation there is, and it never waits for the engine.
+//! [`lifecycle`] decides without side effects. [`actor`] runs the resulting effects as tasks that return as messages.
+//! The mailbox is the only serialisation, and it never waits for the engine.
 
 pub mod actor;
 pub mod admission;
@@ -13,6 +13,8 @@ pub mod phase;
 
 use std::sync::Arc;
 use std::time::Duration;
+
+use tokio_util::task::TaskTracker;
 
 use crate::domain::container::MountPoints;
 use crate::domain::ids::{InstanceName, SessionId};
@@ -32,13 +34,13 @@ use crate::root::limits::Capacity;
 pub use effects::teardown::TeardownLimits;
 pub use lifecycle::Rules;
 
-/// What every chat needs of the world.
+/// The services and settings that every chat uses.
 #[derive(Clone)]
 pub struct World {
     pub instance: InstanceName,
     pub engine: Bounded,
     pub turns: EngineQueue,
-    /// How long a launch waits for one.
+    /// The longest time that a launch waits for a permit.
     pub queue_limit: Duration,
     pub probe: Arc<dyn Probe>,
     pub directories: Arc<dyn ChatDirectories>,
@@ -52,23 +54,25 @@ pub struct World {
     pub rules: Rules,
     pub capacity: Capacity,
     pub retention: Retention,
+    /// Removals of session files, which outlive their chat's actor. A shutdown waits for them.
+    pub cleanups: TaskTracker,
 }
 
 impl World {
-    /// The entries that promise a sandbox which was found: its record, and its claim if its container was a slot once.
+    /// Returns the journal entries that adopt a sandbox: its record, and its claim if its container was a slot.
     pub(crate) fn adoption(&self, sandbox: Box<Sandbox>) -> impl Iterator<Item = Draft> + use<> {
         let claim = self.claims.of_session(sandbox.session);
         [Draft::Save(sandbox)].into_iter().chain(claim.map(Draft::Claim))
     }
 
-    /// Removes what the service keeps of a session of which nothing is left on the engine.
-    pub(crate) async fn clear(&self, session: SessionId) {
+    /// Removes the guest files and the claim of a session whose container is removed.
+    pub(crate) async fn remove_session(&self, session: SessionId) {
         self.guests.clear(session).await;
         self.claims.remove(session);
     }
 }
 
-/// Where work for a chat waits for its turn at the engine.
+/// A place in the engine queue.
 #[derive(Debug, Clone)]
 pub struct Place {
     pub lane: Lane,
@@ -76,8 +80,8 @@ pub struct Place {
 }
 
 impl Place {
-    async fn turn(self, world: &World) -> EnginePermit {
-        world.turns.take(self.lane, self.tenant).await
+    async fn permit(self, world: &World) -> EnginePermit {
+        world.turns.acquire(self.lane, self.tenant).await
     }
 }
 

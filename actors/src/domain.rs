@@ -1,5 +1,4 @@
-//! The domain: the types that the rest of the core speaks in, and their rules. Each value is parsed once and cannot be
-//! built wrong. No module in here has side effects.
+//! The domain types and their rules. Each value is parsed once and is always valid. The modules have no side effects.
 
 pub mod container;
 pub mod create_request;

@@ -1,5 +1,5 @@
-//! The engine port as the core uses it: every call bounded and measured, claimed slots shown as their sandboxes, and a
-//! fair queue in front of the expensive calls.
+//! Layers around the engine port: a limit and a measurement for every call, claimed slots shown as their sandboxes, and
+//! a fair queue in front of the expensive calls.
 
 pub mod bounded;
 pub mod claimed;

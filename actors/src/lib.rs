@@ -1,9 +1,9 @@
-//! The core of sandboxd: domain types, pure state machines, the actors, and the ports they need.
+//! The core of sandboxd: domain types, pure state machines, the actors, and the ports that they need.
 //!
-//! Nothing in here knows an engine's API, a socket, a file format or a command line. What the core needs of the outside
-//! it asks for through ports: [`engine::Engine`], [`probe::Probe`], [`directories::ChatDirectories`],
-//! [`interior::Guests`], [`slot::Slots`], [`clock::Clock`], [`journal::Journal`], [`images::Images`],
-//! [`sources::Sources`].
+//! The core knows no engine API, socket, file format or command line. It reaches the outside through ports:
+//! [`ports::engine::Engine`], [`ports::probe::Probe`], [`ports::chat_directories::ChatDirectories`],
+//! [`ports::guest::Guests`], [`ports::slot::Slots`], [`ports::clock::Clock`], [`journal::Journal`],
+//! [`ports::images::Images`], [`ports::repositories::Sources`].
 
 pub mod builder;
 pub mod chat;

@@ -1,7 +1,7 @@
-//! Warm slots of one profile: kept started for chats to come, handed out once each, replaced in quiet moments.
+//! Warm slots of one profile: started ahead for future chats, claimed once each, replaced while the engine has capacity
+//! to spare.
 //!
-//! [`inventory`] decides; [`actor`] carries out; [`start`] is how a slot comes into being, and [`claim`] how it becomes a
-//! chat's.
+//! [`inventory`] decides; [`actor`] carries out; [`start`] starts a slot; [`claim`] makes a slot a chat's sandbox.
 
 pub mod actor;
 pub mod claim;
@@ -14,40 +14,40 @@ use crate::ports::clock::Timestamp;
 use crate::ports::slot::LateBinding;
 use inventory::Counts;
 
-/// What is to be known of a pool.
+/// The status of a pool.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Status {
     pub profile: ProfileName,
-    /// How many slots are wanted free at the moment.
+    /// The number of free slots that the pool aims for at the moment.
     pub target: usize,
     pub slots: Counts,
-    /// It keeps no slots until it is filled again.
+    /// The pool keeps no slots until it is filled again.
     pub is_drained: bool,
     /// Slots whose removal is under way.
     pub removing: usize,
-    /// Hints that may still come true.
+    /// Hints that have neither been used nor expired.
     pub hints: usize,
-    /// Which image the profile's name stands for, once that is known.
+    /// The id of the profile's image, once it is known.
     pub image_id: Option<String>,
-    /// How a slot becomes a chat's, or why there cannot be any slots.
+    /// How a slot is bound to a chat, or why the pool can have no slots.
     pub late_binding: Result<LateBinding, String>,
-    /// Why the last slot did not come, if none has come since.
+    /// The cause of the last failed start, unless a slot has started since.
     pub last_error: Option<String>,
     pub retry_at: Option<Timestamp>,
-    pub tally: PoolCounters,
+    pub counters: PoolCounters,
 }
 
-/// Since the service started.
+/// Counters since the start of the service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PoolCounters {
     /// Claims that got a slot.
     pub hits: u64,
-    /// Claims that found none.
+    /// Claims that got no slot.
     pub misses: u64,
-    /// Slots that were handed out and did not become a chat's.
+    /// Claimed slots that were removed because they were not bound.
     pub spoiled: u64,
-    /// Hints that came true.
+    /// Hints that were followed by a claim.
     pub hints_hit: u64,
-    /// Hints whose time ran out.
+    /// Hints that expired.
     pub hints_wasted: u64,
 }

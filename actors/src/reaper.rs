@@ -1,5 +1,5 @@
-//! Keeps the deadlines of all chats and tells a chat when its own has come. It never touches a container: the chat
-//! decides with what it knows by then, so a renewal that reached the chat's mailbox first has won.
+//! Keeps the deadlines of all chats and notifies a chat when its deadline is reached. The reaper never touches a
+//! container: the chat decides with its current state, so a renewal that reached the chat's mailbox first wins.
 
 pub mod clock_steps;
 pub mod deadlines;
@@ -16,13 +16,13 @@ use crate::root;
 use clock_steps::ClockSteps;
 use deadlines::Deadlines;
 
-/// Told to at most so many chats per tick, so that a thousand deadlines at once do not stall anybody; the rest follow
-/// with the next ticks.
-const MOST_PER_TICK: usize = 1000;
+/// The largest number of chats notified per tick, so that a thousand deadlines at once stall no actor. The other chats
+/// follow with the next ticks.
+const MAX_PER_TICK: usize = 1000;
 
 #[derive(Debug)]
 pub enum Message {
-    /// The chat's next deadline, in place of the one it had.
+    /// Sets the chat's next deadline, in place of its earlier one.
     Arm {
         chat: ChatId,
         at: Timestamp,
@@ -31,9 +31,9 @@ pub enum Message {
         chat: ChatId,
     },
     Tick,
-    /// When the next deadline comes.
+    /// Requests the time of the next deadline.
     Next(RpcReplyPort<Option<Timestamp>>),
-    /// Answered in turn, as a sign of progress.
+    /// A liveness check, answered in mailbox order.
     Ping(RpcReplyPort<()>),
 }
 
@@ -90,7 +90,7 @@ impl Actor for Reaper {
             Message::Ping(pong) => drop(pong.send(())),
             Message::Tick => {
                 state.pass();
-                // Armed after the pass: ticks never queue up behind a slow one.
+                // Armed after the pass, so that ticks never queue up behind a slow pass.
                 myself.send_after(state.tick, || Message::Tick);
             }
         }
@@ -103,10 +103,10 @@ impl State {
         let started = Instant::now();
         let now = self.clock.now();
         if let Some(by) = self.steps.observe(now, started) {
-            tracing::warn!(seconds = by.num_seconds(), "the wall clock jumped");
+            tracing::warn!(seconds = by.num_seconds(), "wall clock stepped");
             let _ = self.root.cast(root::Message::ClockStepped { by });
         }
-        for _ in 0..MOST_PER_TICK {
+        for _ in 0..MAX_PER_TICK {
             let Some(chat) = self.deadlines.pop_due(now) else { break };
             let _ = self.root.cast(root::Message::Due { chat });
         }

@@ -1,6 +1,7 @@
-//! The supervisor: one actor per chat that has, or is getting, a sandbox, and one each of those that serve all chats.
+//! The supervisor: one actor per chat that has, or is getting, a sandbox, and one actor for each task that serves all
+//! chats.
 //!
-//! Requests reach a chat through here, in mailbox order. Nothing in a handler waits for the engine.
+//! Requests reach a chat through root, in mailbox order. No handler waits for the engine.
 
 pub(crate) mod flush;
 pub mod limits;
@@ -31,7 +32,7 @@ use crate::reconciler::{self, Reconciler, Trigger};
 use crate::sandboxes::Intervals;
 use crate::watcher::{self, Watcher};
 use limits::{LimitCounts, LimitKeys};
-pub use message::{Adopted, AtWork, Message};
+pub use message::{ActiveActors, Message, Routes};
 pub(crate) use pools::DRAIN_LIMIT;
 use pools::Pools;
 use routing_table::{Route, RoutingTable};
@@ -45,8 +46,8 @@ pub struct Root;
 pub struct Arguments {
     pub world: Arc<World>,
     pub contents: Contents,
-    pub rhythm: Intervals,
-    /// Without one, nobody takes care of images.
+    pub intervals: Intervals,
+    /// Without a setup, the service does not manage images.
     pub builder_setup: Option<Arc<BuilderSetup>>,
 }
 
@@ -54,7 +55,7 @@ pub struct Arguments {
 pub struct State {
     world: Arc<World>,
     started_at: Timestamp,
-    rhythm: Intervals,
+    intervals: Intervals,
     reaper: SupervisedChild<reaper::Message>,
     reconciler: SupervisedChild<reconciler::Message>,
     watcher: SupervisedChild<watcher::Message>,
@@ -64,18 +65,18 @@ pub struct State {
     routing_table: RoutingTable<ActorRef<chat::Message>>,
     limit_counts: LimitCounts,
     chats: HashMap<ActorId, (ChatId, u64)>,
-    /// Until the engine has been listed: only then is an unknown chat known to have nothing.
+    /// `Some` until the engine is listed. Only then is a chat without an actor known to have no sandbox.
     unadopted: Option<Unadopted>,
     closed: bool,
 }
 
-/// What is to be handed to chats that have no actor yet.
+/// State for chats that have no actor yet.
 #[derive(Debug)]
 struct Unadopted {
-    /// What the journal held when the service started.
+    /// The journal's contents at the start of the service.
     contents: Arc<Contents>,
-    /// What happened, perhaps after it was listed.
-    engine_event: BTreeMap<ChatId, ContainerId>,
+    /// Engine events that may be newer than the listing.
+    engine_events: BTreeMap<ChatId, ContainerId>,
 }
 
 impl Actor for Root {
@@ -84,11 +85,11 @@ impl Actor for Root {
     type Arguments = Arguments;
 
     async fn pre_start(&self, myself: ActorRef<Message>, arguments: Arguments) -> Result<State, ActorProcessingErr> {
-        let Arguments { world, contents, rhythm, builder_setup } = arguments;
+        let Arguments { world, contents, intervals, builder_setup } = arguments;
         let mut state = State {
             started_at: world.clock.now(),
             world,
-            rhythm,
+            intervals,
             reaper: SupervisedChild::default(),
             reconciler: SupervisedChild::default(),
             watcher: SupervisedChild::default(),
@@ -98,7 +99,7 @@ impl Actor for Root {
             routing_table: RoutingTable::default(),
             limit_counts: LimitCounts::default(),
             chats: HashMap::new(),
-            unadopted: Some(Unadopted { contents: Arc::new(contents), engine_event: BTreeMap::new() }),
+            unadopted: Some(Unadopted { contents: Arc::new(contents), engine_events: BTreeMap::new() }),
             closed: false,
         };
         for child in Child::ALL {
@@ -121,19 +122,19 @@ impl Actor for Root {
             Message::Call { chat, call } => state.route(&myself, chat, call).await,
             Message::Retire { chat, incarnation, handled } => {
                 if let Some(actor) = state.routing_table.retire(chat, incarnation, handled) {
-                    state.limit_counts.leave(chat);
+                    state.limit_counts.remove(chat);
                     state.chats.remove(&actor.get_id());
                     actor.stop(None);
                 }
             }
-            Message::Left { chat, incarnation, handled } => {
-                if state.routing_table.has_nothing_left(chat, incarnation, handled) {
-                    state.limit_counts.leave(chat);
+            Message::SandboxGone { chat, incarnation, handled } => {
+                if state.routing_table.has_handled_all(chat, incarnation, handled) {
+                    state.limit_counts.remove(chat);
                 }
             }
-            Message::Counts { chat, incarnation, share } => {
+            Message::LimitKeys { chat, incarnation, keys } => {
                 if state.routing_table.is_up(chat, incarnation) {
-                    state.limit_counts.enter(chat, share);
+                    state.limit_counts.add(chat, keys);
                 }
             }
             Message::Respawn { chat, incarnation } => {
@@ -141,40 +142,40 @@ impl Actor for Root {
                     state.spawn(&myself, chat, Start::Unknown).await;
                 }
             }
-            Message::Adopt { sandboxes, adopted } => {
+            Message::Adopt { sandboxes, done } => {
                 for sandbox in sandboxes {
-                    // A chat that has an actor knows better than a listing made a moment ago.
+                    // A chat's actor is newer than a listing made a moment ago.
                     if !state.routing_table.contains(sandbox.chat) {
-                        state.limit_counts.enter(sandbox.chat, LimitKeys::from(&*sandbox));
+                        state.limit_counts.add(sandbox.chat, LimitKeys::from(&*sandbox));
                         state.spawn(&myself, sandbox.chat, Start::Sandbox(sandbox)).await;
                     }
                 }
-                let _ = adopted.send(());
+                let _ = done.send(());
             }
-            Message::AllAdopted { known } => {
+            Message::AllAdopted { done } => {
                 for (chat, container) in
-                    state.unadopted.take().map(|unadopted| unadopted.engine_event).unwrap_or_default()
+                    state.unadopted.take().map(|unadopted| unadopted.engine_events).unwrap_or_default()
                 {
                     state.engine_event(chat, container);
                 }
-                let _ = known.send(());
+                let _ = done.send(());
             }
-            Message::Adopted { chats } => drop(chats.send(state.routing_table.chats().collect())),
-            Message::Seen { live_containers, told } => {
+            Message::ActiveChats { chats } => drop(chats.send(state.routing_table.chats().collect())),
+            Message::Observed { live_containers, done } => {
                 for (chat, live_container) in live_containers {
-                    state.tell(chat, Event::Seen(live_container));
+                    state.send_event(chat, Event::Listed(live_container));
                 }
-                let _ = told.send(());
+                let _ = done.send(());
             }
             Message::EngineEvent { chat, container } => state.engine_event(chat, container),
-            Message::Due { chat } => state.tell(chat, Event::Due),
+            Message::Due { chat } => state.send_event(chat, Event::Due),
             Message::ClockStepped { by } => {
                 let chats = state.serving();
                 for chat in &chats {
                     let _ = chat.cast(chat::Message::Event(Box::new(Event::ClockStepped { by })));
                 }
-                // Every chat knows of it before its next deadline is told; the disk may take its time.
-                tokio::spawn(flush::write_down_in_time(chats, state.world.journal.clone()));
+                // Every chat gets the clock step before its next deadline event. The write to disk may take its time.
+                tokio::spawn(flush::flush_until_saved(chats, state.world.journal.clone()));
             }
             Message::Arm { chat, at } => state.reaper.cast(reaper::Message::Arm { chat, at }),
             Message::Disarm { chat } => state.reaper.cast(reaper::Message::Disarm { chat }),
@@ -189,7 +190,7 @@ impl Actor for Root {
                 state.pools.cast(&profile, pool::actor::Message::Settled { slot, container, bound });
             }
             Message::SlotEvent { slot } => state.pools.engine_event(slot),
-            Message::SlotsSeen { slots } => state.pools.listed(&state.world, slots),
+            Message::SlotsObserved { slots } => state.pools.listed(&state.world, slots),
             Message::Hint { profile, chat, ttl, hinted } => {
                 state.pools.cast(&profile, pool::actor::Message::Hint { chat, ttl, hinted });
             }
@@ -205,12 +206,12 @@ impl Actor for Root {
                 let _ = page.send(state.is_listed().then(|| state.routing_table.page(after, limit)));
             }
             Message::Count { count } => drop(count.send(state.routing_table.len())),
-            Message::Close { at_work } => {
+            Message::Close { active } => {
                 state.closed = true;
                 state.watcher.stop();
                 state.reconciler.stop();
                 state.builder.stop();
-                let _ = at_work.send(AtWork { chats: state.serving(), pools: state.pools.actors() });
+                let _ = active.send(ActiveActors { chats: state.serving(), pools: state.pools.actors() });
             }
         }
         Ok(())
@@ -225,7 +226,7 @@ impl Actor for Root {
         let (actor, why) = match event {
             SupervisionEvent::ActorFailed(actor, error) => (actor, error.to_string()),
             SupervisionEvent::ActorTerminated(actor, _, reason) => {
-                (actor, reason.unwrap_or_else(|| "it stopped".to_owned()))
+                (actor, reason.unwrap_or_else(|| "the actor stopped".to_owned()))
             }
             _ => return Ok(()),
         };
@@ -241,11 +242,11 @@ impl Actor for Root {
             }
             return Ok(());
         }
-        // One that was retired is no longer listed here.
+        // A retired actor is no longer in `chats`.
         if let Some((chat, incarnation)) = state.chats.remove(&actor.get_id())
             && let Some(delay) = state.routing_table.crashed(chat, incarnation, Instant::now())
         {
-            tracing::error!(chat.id = %chat, %why, ?delay, "a chat's actor failed and is started again");
+            tracing::error!(chat.id = %chat, %why, ?delay, "chat actor failed; restarting");
             respawn_after(&myself, delay, chat, incarnation);
         }
         Ok(())
@@ -266,7 +267,7 @@ impl State {
             Route::Down { retry_after } => return call.refuse(SandboxError::Recovering { chat, retry_after }),
             Route::Forward => {}
             Route::Spawn => match (call, start) {
-                // Nothing to look up and nothing to delete: no need for an actor.
+                // The chat has no sandbox, so these calls need no actor.
                 (Call::Get(answer), Start::Absent) => return drop(answer.send(Ok(None))),
                 (Call::Delete(_, answer), Start::Absent) => {
                     metrics::counter!("sandboxd_delete_total", "result" => "not_found").increment(1);
@@ -288,14 +289,14 @@ impl State {
     }
 
     fn forward(&mut self, chat: ChatId, call: Call) {
-        // If the actor has just failed, the message and its reply port are dropped, and the caller is told to retry.
+        // If the actor has just failed, the message and its reply port are dropped, and the caller gets a retry error.
         if let Some(actor) = self.routing_table.forward(chat) {
             let _ = actor.cast(chat::Message::Call(call));
         }
     }
 
-    /// Tells a chat of something. One without an actor has nothing that it could happen to.
-    fn tell(&self, chat: ChatId, event: Event) {
+    /// Sends an event to a chat's actor. A chat without an actor has no sandbox for the event to change.
+    fn send_event(&self, chat: ChatId, event: Event) {
         if let Some(actor) = self.routing_table.serving(chat) {
             let _ = actor.cast(chat::Message::Event(Box::new(event)));
         }
@@ -304,9 +305,9 @@ impl State {
     fn engine_event(&mut self, chat: ChatId, container: ContainerId) {
         match &mut self.unadopted {
             Some(unadopted) if !self.routing_table.contains(chat) => {
-                drop(unadopted.engine_event.insert(chat, container))
+                drop(unadopted.engine_events.insert(chat, container))
             }
-            _ => self.tell(chat, Event::EngineEvent { container }),
+            _ => self.send_event(chat, Event::EngineEvent { container }),
         }
     }
 
@@ -320,7 +321,7 @@ impl State {
 
     async fn start(&mut self, myself: &ActorRef<Message>, child: Child) {
         let (world, root) = (Arc::clone(&self.world), myself.clone());
-        let Intervals { reap, reconcile } = self.rhythm;
+        let Intervals { reap, reconcile } = self.intervals;
         let started = match child {
             Child::Reaper => {
                 let arguments = reaper::Arguments { root, clock: Arc::clone(&world.clock), tick: reap };
@@ -340,7 +341,7 @@ impl State {
         };
         match started {
             Err((why, delay)) => restart_after(myself, delay, child, &why),
-            // A new one knows of no deadline.
+            // A new reaper has no deadlines.
             Ok(()) if child == Child::Reaper => {
                 for chat in self.serving() {
                     let _ = chat.cast(chat::Message::Rearm);
@@ -353,14 +354,14 @@ impl State {
     async fn start_pool(&mut self, myself: &ActorRef<Message>, profile: &ProfileName) {
         match self.pools.start(&self.world, profile, myself.get_cell()).await {
             Err((why, delay)) => restart_pool_after(myself, delay, profile.clone(), &why),
-            // A new one knows of no slot.
+            // A new pool has no slots.
             Ok(()) => {
                 self.reconciler.cast(reconciler::Message::Pass { because: Trigger::Gap, dry_run: false, report: None })
             }
         }
     }
 
-    /// Which child of which there is one has ended, if it is one, and how long to wait before the next.
+    /// Returns the supervised child that has ended, and the delay before its restart.
     fn ended(&mut self, actor: ActorId) -> Option<(Child, Duration)> {
         Child::ALL.into_iter().find_map(|child| {
             let delay = match child {
@@ -383,8 +384,8 @@ impl State {
                 self.routing_table.admit(chat, incarnation, actor);
             }
             Err(error) => {
-                let delay = self.routing_table.take_down(chat, incarnation, Instant::now());
-                tracing::error!(chat.id = %chat, %error, ?delay, "a chat's actor did not start and is tried again");
+                let delay = self.routing_table.mark_down(chat, incarnation, Instant::now());
+                tracing::error!(chat.id = %chat, %error, ?delay, "chat actor did not start; retrying");
                 respawn_after(myself, delay, chat, incarnation);
             }
         }
@@ -393,13 +394,13 @@ impl State {
 
 fn restart_after(root: &ActorRef<Message>, delay: Duration, child: Child, why: &str) {
     metrics::counter!("sandboxd_actor_restarts_total", "actor" => child.as_str()).increment(1);
-    tracing::error!(actor = child.as_str(), %why, ?delay, "an actor failed and is started again");
+    tracing::error!(actor = child.as_str(), %why, ?delay, "actor failed; restarting");
     root.send_after(delay, move || Message::Restart(child));
 }
 
 fn restart_pool_after(root: &ActorRef<Message>, delay: Duration, profile: ProfileName, why: &str) {
     metrics::counter!("sandboxd_actor_restarts_total", "actor" => "pool").increment(1);
-    tracing::error!(actor = "pool", %profile, %why, ?delay, "an actor failed and is started again");
+    tracing::error!(actor = "pool", %profile, %why, ?delay, "actor failed; restarting");
     root.send_after(delay, move || Message::RestartPool(profile));
 }
 

@@ -1,4 +1,4 @@
-//! The core as its callers see it: requests in, answers out, each within a time.
+//! The API of the core: requests in, answers out, each within a time limit.
 
 mod directories;
 mod images;
@@ -27,21 +27,21 @@ use crate::pool;
 use crate::pool::inventory::Hinted;
 use crate::ports::engine::EngineError;
 use crate::reconciler::{Report, Trigger};
-use crate::root::{self, AtWork, DRAIN_LIMIT, Root};
+use crate::root::{self, ActiveActors, DRAIN_LIMIT, Root};
 
-/// The machine answers every request by itself; this only keeps a defect from holding a caller for ever. It leaves
-/// room for a queue at the engine, a slow start and a roll-back.
+/// The lifecycle answers every request by itself; this limit only keeps a defect from holding a caller for ever. It
+/// leaves room for the engine queue, a slow start and a roll-back.
 const ANSWER_LIMIT: Duration = Duration::from_secs(600);
 
-/// How soon it makes sense to ask again for a chat whose actor has just failed.
+/// The retry delay for a chat whose actor has just failed.
 const RECOVERY: Duration = Duration::from_secs(1);
 
-/// How many of a chat's last events are searched for the end of its sandbox, and for how long a caller waits for them:
-/// the answer is complete without.
+/// The number of a chat's last events that are searched for the end of its sandbox, and the time limit for the search.
+/// The answer is complete without them.
 const LAST_EVENTS: usize = 8;
 const LAST_EVENTS_LIMIT: Duration = Duration::from_secs(1);
 
-/// A pool answers a hint at once.
+/// The time limit for a hint, which a pool answers at once.
 const HINT_LIMIT: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Clone)]
@@ -50,48 +50,47 @@ pub struct Sandboxes {
     world: Arc<World>,
 }
 
-/// How often what happens by itself happens.
+/// The intervals of periodic work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Intervals {
-    /// Looks at the deadlines.
+    /// Ticks of the reaper.
     pub reap: Duration,
     /// Passes of the reconciler.
     pub reconcile: Duration,
 }
 
 impl Sandboxes {
-    /// Starts the supervision tree with what the journal held. The handle resolves when its root has ended, which it
-    /// never does by itself.
+    /// Starts the supervision tree with the contents of the journal. The handle resolves when root has ended, which
+    /// never happens by itself.
     pub async fn start(
         world: World,
         contents: Contents,
-        rhythm: Intervals,
+        intervals: Intervals,
     ) -> Result<(Self, JoinHandle<()>), SpawnErr> {
-        Self::start_with(world, contents, rhythm, None).await
+        Self::start_with(world, contents, intervals, None).await
     }
 
-    /// The same, with a builder that takes care of images.
+    /// Starts the supervision tree with an image builder.
     pub async fn start_with(
         world: World,
         contents: Contents,
-        rhythm: Intervals,
+        intervals: Intervals,
         builder_setup: Option<Arc<BuilderSetup>>,
     ) -> Result<(Self, JoinHandle<()>), SpawnErr> {
         let world = Arc::new(world);
-        let arguments = root::Arguments { world: Arc::clone(&world), contents, rhythm, builder_setup };
+        let arguments = root::Arguments { world: Arc::clone(&world), contents, intervals, builder_setup };
         let (root, ended) = Root::spawn(None, Root, arguments).await?;
         Ok((Self { root, world }, ended))
     }
 
-    /// Brings together what the engine holds and what was promised. Until this has succeeded once, every chat asks the
-    /// engine for itself.
+    /// Reconciles engine and journal. Until the first success, every chat asks the engine for itself.
     pub async fn reconcile(&self, because: Trigger, dry_run: bool) -> Result<Report, EngineError> {
         let pass = |report| root::Message::Reconcile { because, dry_run, report: Some(report) };
-        let ended = || Err(EngineError::Interrupted { message: "the reconciler has ended".to_owned() });
+        let ended = || Err(EngineError::Interrupted { message: "the reconciler has stopped; try again".to_owned() });
         ask(&self.root, pass).await.unwrap_or_else(ended)
     }
 
-    /// Gives the chat its sandbox: the one it has, or a new one.
+    /// Returns the chat's sandbox, and creates it if there is none.
     pub async fn create(&self, request: CreateRequest) -> Result<Created, SandboxError> {
         let chat = request.chat;
         self.call(chat, |answer| Call::Create(Box::new(request), answer)).await
@@ -101,7 +100,7 @@ impl Sandboxes {
         self.call(chat, Call::Get).await
     }
 
-    /// The chat's sandbox. The error says how the last one ended, as far as the journal remembers.
+    /// Returns the chat's sandbox. The error says how the last sandbox ended, as far as the journal has its events.
     pub async fn find(&self, chat: ChatId) -> Result<Sandbox, SandboxError> {
         match self.get(chat).await? {
             Some(sandbox) => Ok(sandbox),
@@ -109,43 +108,42 @@ impl Sandboxes {
         }
     }
 
-    /// Deletes the chat's sandbox, and keeps it as a snapshot first where its profile says so.
+    /// Deletes the chat's sandbox, after a snapshot if its profile says so.
     pub async fn delete(&self, chat: ChatId) -> Result<Deletion, SandboxError> {
         self.delete_with(chat, None).await
     }
 
-    /// As [`Sandboxes::delete`], with a snapshot first or without, whatever the profile says.
+    /// Deletes the chat's sandbox. `snapshot` overrides the profile's setting.
     pub async fn delete_with(&self, chat: ChatId, snapshot: Option<bool>) -> Result<Deletion, SandboxError> {
         self.call(chat, |answer| Call::Delete(snapshot, answer)).await
     }
 
-    /// Removes the directory of a chat without a sandbox, and with it all that its sandboxes have kept there. Returns
-    /// whether there was one.
+    /// Removes the directory of a chat without a sandbox, with all its files. Returns whether there was a directory.
     pub async fn purge(&self, chat: ChatId) -> Result<bool, SandboxError> {
         self.call(chat, Call::Purge).await
     }
 
-    /// Keeps what the sandbox has written outside its mounts.
+    /// Saves a chat's sandbox as a snapshot, without its mounts.
     pub async fn snapshot(&self, chat: ChatId, label: Option<SnapshotLabel>) -> Result<Snapshot, SandboxError> {
         self.call(chat, |answer| Call::Snapshot(label, answer)).await
     }
 
-    /// Puts the absolute deadline off, to `ttl` from now.
+    /// Moves the absolute deadline to `ttl` from now.
     pub async fn renew(&self, chat: ChatId, ttl: Duration) -> Result<Sandbox, SandboxError> {
         self.keep(chat, Keep::Renew(ttl)).await
     }
 
-    /// Counts as use, and lets a sandbox that is paused go on.
+    /// Counts as activity, and resumes a paused sandbox.
     pub async fn touch(&self, chat: ChatId) -> Result<Sandbox, SandboxError> {
         self.keep(chat, Keep::Touch).await
     }
 
-    /// Lets its processes stand still until it is used.
+    /// Pauses a chat's sandbox until its next use.
     pub async fn pause(&self, chat: ChatId) -> Result<Sandbox, SandboxError> {
         self.keep(chat, Keep::Pause).await
     }
 
-    /// Holds the sandbox open for a while.
+    /// Takes or extends a lease of the sandbox.
     pub async fn lease(&self, chat: ChatId, lease: Lease) -> Result<Sandbox, SandboxError> {
         self.keep(chat, Keep::Lease(lease)).await
     }
@@ -162,30 +160,30 @@ impl Sandboxes {
         &self.world.journal
     }
 
-    /// Which of root, reaper and journal did not get through what they had been given within `limit`. What reaches the
-    /// reaper comes through root: as long as root is stuck, the reaper cannot show that it is not.
+    /// Returns which of root, reaper and journal did not work off their queue within `limit`. Messages for the reaper
+    /// go through root: while root is stuck, the reaper counts as stuck, too.
     pub async fn stuck(&self, limit: Duration) -> Vec<&'static str> {
         let (root, reaper, journal) = tokio::join!(
             timeout(limit, ask(&self.root, root::Message::Ping)),
             timeout(limit, ask(&self.root, root::Message::PingReaper)),
             timeout(limit, self.world.journal.flush()),
         );
-        // A commit that failed has come to its end. A full queue has not moved since it filled up.
-        let unmoved = |error| {
+        // A failed commit is progress. A full queue has not moved since it filled up.
+        let is_stuck = |error| {
             matches!(error, JournalError::Stopped | JournalError::TimedOut { .. } | JournalError::Overloaded { .. })
         };
-        let signs = [
+        let checks = [
             ("root", root.is_ok_and(|pong| pong.is_some())),
             ("reaper", reaper.is_ok_and(|pong| pong.is_some())),
-            ("journal", journal.is_ok_and(|flushed| !flushed.is_err_and(unmoved))),
+            ("journal", journal.is_ok_and(|flushed| !flushed.is_err_and(is_stuck))),
         ];
-        signs.into_iter().filter_map(|(actor, gets_on)| (!gets_on).then_some(actor)).collect()
+        checks.into_iter().filter_map(|(actor, is_alive)| (!is_alive).then_some(actor)).collect()
     }
 
-    /// Returns the sandboxes of the chats after `after`, each as its own actor describes it, and the chats that could not
-    /// be described: the engine did not answer their actor, or their actor failed.
+    /// Returns the sandboxes of the chats after `after`, each as its own actor describes it, and the chats that could
+    /// not be described: the engine did not answer their actor, or their actor failed.
     pub async fn list(&self, after: Option<ChatId>, limit: usize) -> Result<Page, SandboxError> {
-        // One more than asked for tells whether there is a next page.
+        // One more than `limit` shows whether there is a next page.
         let page = |page| root::Message::Page { after, limit: limit.saturating_add(1), page };
         let page = ask(&self.root, page).await.ok_or(SandboxError::ShuttingDown)?;
         let mut chats = page.ok_or(SandboxError::NotListed)?;
@@ -199,20 +197,20 @@ impl Sandboxes {
             }
         }));
         let mut page = Page { sandboxes: Vec::new(), undescribed: Vec::new(), next };
-        let mut silent = Vec::new();
+        let mut unanswered = Vec::new();
         for ((chat, _), answer) in chats.iter().zip(answers.await) {
             match answer {
                 Some(Ok(sandbox)) => page.sandboxes.extend(sandbox),
                 Some(Err(error)) => page.undescribed.push(Undescribed { chat: *chat, error }),
-                None => silent.push(*chat),
+                None => unanswered.push(*chat),
             }
         }
-        if !silent.is_empty() {
-            // An actor that retired meanwhile had no sandbox any more, and root does not know its chat. A chat whose actor
-            // failed is still known to root.
-            let known = ask(&self.root, |chats| root::Message::Adopted { chats }).await;
+        if !unanswered.is_empty() {
+            // An actor that retired meanwhile had no sandbox, and root does not know its chat. Root still knows a chat
+            // whose actor failed.
+            let known = ask(&self.root, |chats| root::Message::ActiveChats { chats }).await;
             let known = known.ok_or(SandboxError::ShuttingDown)?;
-            let failed = silent.into_iter().filter(|chat| known.contains(chat));
+            let failed = unanswered.into_iter().filter(|chat| known.contains(chat));
             let recovering = |chat| SandboxError::Recovering { chat, retry_after: RECOVERY };
             page.undescribed.extend(failed.map(|chat| Undescribed { chat, error: recovering(chat) }));
             page.undescribed.sort_by_key(|undescribed| undescribed.chat);
@@ -220,14 +218,14 @@ impl Sandboxes {
         Ok(page)
     }
 
-    /// Whether it is known which sandboxes there are.
+    /// Returns whether the engine is listed, so that all sandboxes are known.
     pub async fn is_listed(&self) -> bool {
         let page = |page| root::Message::Page { after: None, limit: 0, page };
         ask(&self.root, page).await.flatten().is_some()
     }
 
-    /// Says that a sandbox of the profile will be wanted soon, perhaps by this chat. The inner error says why nothing can
-    /// be prepared.
+    /// Announces that a sandbox of the profile will be requested soon, perhaps by this chat. The inner error says why
+    /// no slot can be prepared.
     pub async fn hint(
         &self,
         profile: ProfileName,
@@ -241,42 +239,44 @@ impl Sandboxes {
         ask(&self.root, root::Message::Pools).await.unwrap_or_default()
     }
 
-    /// Removes the free slots of one profile, or of all, and keeps its pool empty until it is filled again. Answers how the
-    /// pools are doing once that is done, or takes too long.
+    /// Removes the free slots of one profile, or of all, and keeps the pools empty until they are filled again. Returns
+    /// the status of all pools once the slots are gone, or after a time limit.
     pub async fn drain_pools(&self, profile: Option<ProfileName>) -> Vec<pool::Status> {
         let limit = DRAIN_LIMIT + HINT_LIMIT;
         let drain = |statuses| root::Message::DrainPools { profile, statuses };
         ask_within(&self.root, limit, drain).await.unwrap_or_default()
     }
 
-    /// Lets pools that were drained keep slots again.
+    /// Lets drained pools start slots again.
     pub async fn fill_pools(&self, profile: Option<ProfileName>) -> Vec<pool::Status> {
         ask(&self.root, |statuses| root::Message::FillPools { profile, statuses }).await.unwrap_or_default()
     }
 
-    /// How many chats have, or are getting, or may have a sandbox.
+    /// Returns the number of chats that have, are getting or may have a sandbox.
     pub async fn count(&self) -> usize {
         ask(&self.root, |count| root::Message::Count { count }).await.unwrap_or_default()
     }
 
-    /// Takes no more requests, lets what is under way end within `grace`, and stops. Sandboxes stay.
+    /// Refuses new requests, waits up to `grace` for work under way, and stops. Sandboxes stay.
     pub async fn shut_down(&self, grace: Duration) {
-        let close = |at_work| root::Message::Close { at_work };
-        let AtWork { chats, pools } = ask(&self.root, close).await.unwrap_or_default();
+        let close = |active| root::Message::Close { active };
+        let ActiveActors { chats, pools } = ask(&self.root, close).await.unwrap_or_default();
         let settled = async {
             if let Err(error) = root::flush::flush_unsaved(&chats, &self.world.journal).await {
-                tracing::warn!(%error, "not all activity is written down");
+                tracing::warn!(%error, "recent activity not persisted at shutdown");
             }
             let chats = join_all(chats.iter().map(|actor| ask(actor, chat::Message::Settle)));
             let pools = join_all(pools.iter().map(|actor| ask(actor, pool::actor::Message::Settle)));
             tokio::join!(chats, pools);
+            self.world.cleanups.close();
+            self.world.cleanups.wait().await;
         };
         if timeout(grace, settled).await.is_err() {
-            tracing::warn!(?grace, "work was still under way at the end of the grace period");
+            tracing::warn!(?grace, "work still under way at the end of the grace period");
         }
         let _ = self.root.stop_and_wait(None, Some(Duration::from_secs(5))).await;
         if let Err(error) = self.world.journal.stop().await {
-            tracing::warn!(%error, "the journal was not closed in order");
+            tracing::warn!(%error, "journal not closed cleanly");
         }
     }
 
@@ -307,7 +307,7 @@ impl Sandboxes {
     }
 }
 
-/// Asks an actor; `None` if it has ended or does not answer.
+/// Calls an actor. Returns `None` if the actor has ended or does not answer.
 pub(crate) async fn ask<M: ractor::Message, T: Send + 'static>(
     actor: &ActorRef<M>,
     message: impl FnOnce(RpcReplyPort<T>) -> M,

@@ -1,7 +1,7 @@
-//! Hears from the engine what happens to containers, and tells the chats within milliseconds.
+//! Follows the engine's event stream and forwards its events to chats and pools within milliseconds.
 //!
-//! What happens while no stream is open is never told. So whenever one has been opened, a reconciliation is asked for,
-//! in this order: what is too early for the stream is in the listing.
+//! Events are lost while no stream is open. So the watcher requests a reconciliation after it has opened a stream, in
+//! this order: a change before the stream is in the listing.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -18,16 +18,16 @@ use crate::ports::engine::events::{EngineEvents, EventSubject};
 use crate::reconciler::Trigger;
 use crate::root;
 
-/// Between two tries to open the stream.
+/// The delay between two tries to open the stream.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
-/// A stream that lasted this long did not break for the reason for which the one before it did.
+/// The back-off starts anew after a stream that lasted this long.
 const STEADY: Duration = Duration::from_secs(30);
 
 #[derive(Debug)]
 pub enum Message {
-    /// The task that watches has ended, which it never does by itself.
+    /// The watch task has ended, which happens only by a panic.
     Ended,
 }
 
@@ -42,7 +42,7 @@ pub struct Arguments {
 
 impl Actor for Watcher {
     type Msg = Message;
-    /// Watches for as long as the actor lives.
+    /// The watch task, which ends with the actor.
     type State = AbortOnDropHandle<()>;
     type Arguments = Arguments;
 
@@ -51,45 +51,45 @@ impl Actor for Watcher {
         myself: ActorRef<Message>,
         Arguments { world, root }: Arguments,
     ) -> Result<Self::State, ActorProcessingErr> {
-        let watching = async move {
+        let task = async move {
             let _ = AssertUnwindSafe(watch(&world, &root)).catch_unwind().await;
             let _ = myself.cast(Message::Ended);
         };
-        Ok(AbortOnDropHandle::new(tokio::spawn(watching)))
+        Ok(AbortOnDropHandle::new(tokio::spawn(task)))
     }
 
     async fn handle(
         &self,
         _myself: ActorRef<Message>,
         Message::Ended: Message,
-        _watching: &mut Self::State,
+        _task: &mut Self::State,
     ) -> Result<(), ActorProcessingErr> {
-        Err("its task panicked".into())
+        Err("the watch task panicked".into())
     }
 }
 
 async fn watch(world: &World, root: &ActorRef<root::Message>) {
     let mut pause = FIRST_PAUSE;
-    let (mut opened_before, mut told) = (false, false);
+    let (mut opened_before, mut warned) = (false, false);
     loop {
         match world.engine.watch(&world.instance).await {
             Ok(events) => {
                 if std::mem::replace(&mut opened_before, true) {
                     metrics::counter!("sandboxd_engine_stream_reconnects_total").increment(1);
                 }
-                tracing::info!("the engine tells what happens to its containers");
+                tracing::info!("engine event stream connected");
                 let opened = Instant::now();
                 let error = follow(events, root).await;
-                tracing::warn!(%error, "the engine's events broke off; they are asked for again");
-                told = true;
+                tracing::warn!(%error, "engine event stream disconnected; reconnecting");
+                warned = true;
                 if opened.elapsed() >= STEADY {
                     pause = FIRST_PAUSE;
                 }
             }
-            Err(error) if told => tracing::debug!(%error, "the engine still does not tell of its events"),
+            Err(error) if warned => tracing::debug!(%error, "engine event stream still unavailable"),
             Err(error) => {
-                tracing::warn!(%error, "the engine does not tell of its events yet; it is asked again");
-                told = true;
+                tracing::warn!(%error, "engine event stream unavailable; retrying");
+                warned = true;
             }
         }
         tokio::time::sleep(pause).await;
@@ -97,29 +97,31 @@ async fn watch(world: &World, root: &ActorRef<root::Message>) {
     }
 }
 
-/// Forwards until the stream breaks; answers why it did.
+/// Forwards events until the stream breaks. Returns the error that broke it.
 async fn follow(mut events: EngineEvents, root: &ActorRef<root::Message>) -> EngineError {
     let _connected = Connected::new();
-    // Root outlives this actor; if it is gone, so is this task in a moment.
+    // Root outlives this actor. If root is gone, this task ends in a moment.
     let _ = root.cast(root::Message::Reconcile { because: Trigger::Gap, dry_run: false, report: None });
     while let Some(event) = events.next().await {
         let event = match event {
             Ok(event) => event,
             Err(error) => return error,
         };
-        metrics::counter!("sandboxd_engine_events_total", "what" => event.what.as_str()).increment(1);
-        tracing::debug!(whose = ?event.whose, container.id = %event.container, what = event.what.as_str(), "event");
-        if event.what.is_worth_a_look() {
-            let _ = root.cast(match event.whose {
+        metrics::counter!("sandboxd_engine_events_total", "what" => event.kind.as_str()).increment(1);
+        tracing::debug!(
+            whose = ?event.subject, container.id = %event.container, what = event.kind.as_str(), "engine event"
+        );
+        if event.kind.needs_inspection() {
+            let _ = root.cast(match event.subject {
                 EventSubject::Chat(chat) => root::Message::EngineEvent { chat, container: event.container },
                 EventSubject::Slot(slot) => root::Message::SlotEvent { slot },
             });
         }
     }
-    EngineError::Interrupted { message: "its stream of events ended".to_owned() }
+    EngineError::Interrupted { message: "the event stream ended".to_owned() }
 }
 
-/// The gauge that says whether a stream is open, however its being open ends.
+/// The gauge of open streams, reset when the stream ends in any way.
 struct Connected(metrics::Gauge);
 
 impl Connected {

@@ -1,9 +1,10 @@
-"""A manager of containers in Python, told line by line what to do, so that starting an interpreter is not what is measured.
+"""A manager of containers in Python that takes commands line by line, so that the interpreter's start is not measured.
 
     peer.py docker-py|llm-sandbox IMAGE NETWORK LABELS
 
-On its standard input: `start DIRECTORY`, answered by `HANDLE ADDRESS` once the manager says that the container is there;
-`end HANDLE`, answered by `ended`. It is ready once it has said so. What goes wrong is answered by `failed: WHY`.
+Standard input takes `start DIRECTORY`, answered by `HANDLE ADDRESS` once the manager reports the container, and
+`end HANDLE`, answered by `ended`. The first line of output says that the manager is ready. An error is answered by
+`failed: WHY`.
 """
 
 import json
@@ -16,7 +17,7 @@ COMMAND = ["httpd", "-f", "-p", "8080", "-h", "/volume"]
 
 
 class DockerPy:
-    """What a service written with docker-py does: run, reload, read the address."""
+    """The calls of a service written with docker-py: run, reload, read the address."""
 
     def __init__(self, client, image, network, labels):
         self.client, self.image, self.network, self.labels = client, image, network, labels
@@ -41,12 +42,12 @@ class DockerPy:
 
 
 class LlmSandbox:
-    """A pool keeps started containers; a session takes one, gets the chat's file copied into it and starts the server."""
+    """A pool keeps started containers. A session takes one, copies the chat's file into it and starts the server."""
 
     def __init__(self, client, image, network, labels):
         from llm_sandbox.pool import ExhaustionStrategy, PoolConfig, create_pool_manager
 
-        # One chat must not find what another has left, so a container is used once.
+        # A chat must not find files of another, so each container is used once.
         config = PoolConfig(
             max_pool_size=4,
             min_pool_size=1,
@@ -61,9 +62,9 @@ class LlmSandbox:
             client=client,
             lang="python",
             image=image,
-            # Neither pip nor a virtual environment, for there is nothing to install.
+            # Neither pip nor a virtual environment: there are no packages to install.
             skip_environment_setup=True,
-            # With an init, else each stop would last until its time-out.
+            # With an init; otherwise each stop would last until its time-out.
             runtime_configs={"network": network, "labels": labels, "init": True},
         )
         self.wait_for_spare()
@@ -88,7 +89,7 @@ class LlmSandbox:
 
     def end(self, handle):
         self.sessions.pop(handle).close()
-        # The next one must find a container that is ready: that is what a pool is for.
+        # The next start must find a ready container, as a pool promises.
         self.wait_for_spare()
 
     def close(self):

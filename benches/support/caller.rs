@@ -1,5 +1,5 @@
-//! A caller that costs as little as possible, since it shares the machine with what it measures: the same request over
-//! and over, written many at a time, and of each answer only its beginning looked at.
+//! A cheap caller, which shares the machine with the service: it repeats one request, writes many at a time, and parses
+//! only the beginning of each answer.
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -12,22 +12,22 @@ pub(crate) struct Caller<'a> {
     stream: UnixStream,
     request: &'a str,
     buffer: Vec<u8>,
-    /// In the buffer: read, but not a whole answer yet.
+    /// The number of bytes in the buffer that are not yet a whole answer.
     unfinished: usize,
 }
 
-/// The id of every request, so that every good answer begins the same.
+/// The id of every request, so that all good answers begin the same.
 pub(crate) const ID: u32 = 1;
 const GOOD: &[u8] = br#"{"jsonrpc":"2.0","id":1,"result":{"#;
 
 impl<'a> Caller<'a> {
-    /// The request is a line, with its end.
+    /// Connects. `request` is a line with its newline.
     pub(crate) fn connect(socket: &Path, request: &'a str) -> io::Result<Self> {
         let stream = UnixStream::connect(socket)?;
         Ok(Self { stream, request, buffer: vec![0; 256 << 10], unfinished: 0 })
     }
 
-    /// For so long, one request at a time: nanoseconds from request to answer.
+    /// Sends one request at a time for `duration`, and records the nanoseconds from request to answer.
     pub(crate) fn one_at_a_time(&mut self, duration: Duration, took: &mut Histogram<u64>) -> io::Result<()> {
         let end = Instant::now() + duration;
         loop {
@@ -41,7 +41,7 @@ impl<'a> Caller<'a> {
         }
     }
 
-    /// For so long, with this many requests under way: how many were answered.
+    /// Keeps `window` requests in flight for `duration`, and returns the number of answers.
     pub(crate) fn pipelined(&mut self, duration: Duration, window: usize) -> io::Result<u64> {
         let requests = self.request.repeat(window);
         let end = Instant::now() + duration;
@@ -59,7 +59,7 @@ impl<'a> Caller<'a> {
         Ok(answered)
     }
 
-    /// Reads once: how many answers have become whole. One that is not good ends the benchmark.
+    /// Reads once and returns the number of complete answers. An error answer ends the benchmark.
     fn answers(&mut self) -> io::Result<usize> {
         let read = self.stream.read(&mut self.buffer[self.unfinished..])?;
         if read == 0 {

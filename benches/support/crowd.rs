@@ -1,5 +1,5 @@
-//! A host with very many sandboxes, as an earlier run of the service has left it: containers with their labels on an
-//! engine in memory, and their records in a real journal.
+//! A host with very many sandboxes of an earlier run: labelled containers on an engine in memory, and records in a real
+//! journal.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -29,10 +29,10 @@ use uuid::Uuid;
 
 type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
-/// Beyond what anything here takes.
+/// Longer than any operation here takes.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Short, so that there are many to be measured.
+/// Short, so that there are many ticks to measure.
 const TICK: Duration = Duration::from_millis(5);
 
 const KEEP_EVENTS: u64 = 10_000;
@@ -51,7 +51,7 @@ impl Crowd {
         Ok(Self { size, directory, born_at, instance, profile: Arc::new(profile()?) })
     }
 
-    /// The n-th chat; beyond the crowd's size, one that has nothing.
+    /// Returns the n-th chat. A chat beyond the crowd's size has no sandbox.
     pub(crate) fn chat(&self, n: usize) -> ChatId {
         // Spread like random ids, and the same in every process.
         ChatId::new(Uuid::from_u128((n as u128 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835)))
@@ -67,13 +67,13 @@ impl Crowd {
             profile_named: false,
             snapshot: None,
             environment: Environment::default(),
-            // No two end at the same time.
+            // All deadlines differ.
             ttl: Some(self.profile.ttl + Duration::from_millis(n as u64)),
             idle_timeout: None,
         })
     }
 
-    /// Writes down what was promised to all of them.
+    /// Writes the records of all sandboxes to the journal.
     pub(crate) fn record(&self) -> Outcome<()> {
         let mut journal = self.journal()?;
         let mut entries = vec![Entry::Rebuilt];
@@ -84,7 +84,7 @@ impl Crowd {
         Ok(journal.commit(&entries)?)
     }
 
-    /// The engine that has all of their containers.
+    /// Returns an engine with the containers of all sandboxes.
     pub(crate) fn engine(&self) -> Outcome<FakeEngine> {
         let engine = FakeEngine::new();
         for n in 0..self.size {
@@ -94,7 +94,7 @@ impl Crowd {
         Ok(engine)
     }
 
-    /// Reads the journal and starts the core, which has yet to be reconciled.
+    /// Reads the journal and starts the core, without a reconciliation.
     pub(crate) async fn start(&self, engine: &FakeEngine) -> Outcome<Sandboxes> {
         let (journal, contents) = JournalHandle::start(self.journal()?, PATIENCE, None).await?;
         let profiles = Arc::new(BTreeMap::from([(self.profile.name.clone(), Arc::clone(&self.profile))]));
@@ -131,6 +131,7 @@ impl Crowd {
                 max_leases: 64,
                 max_lease: Duration::from_secs(3600),
             },
+            cleanups: Default::default(),
             retention: sandboxd_actors::domain::snapshot::retention::Retention {
                 keep: 5,
                 max_age: Duration::from_secs(3600),

@@ -13,8 +13,8 @@ pub(crate) struct EngineWork {
 }
 
 impl EngineWork {
-    /// Runs a command to its end: how many bytes it printed. That it succeeded is asked for, as its status is part of the
-    /// answer of `sandbox.exec`.
+    /// Runs a command to its end and returns the size of its output. It also fetches the exit status, which is part of
+    /// `sandbox.exec`'s answer.
     pub(crate) async fn exec(&self, command: &[&str]) -> Result<usize, Error> {
         let config = ExecConfig {
             attach_stdout: Some(true),
@@ -41,7 +41,7 @@ impl EngineWork {
         self.docker.upload_to_container(&self.container, Some(options), archive).await
     }
 
-    /// The length of the archive with the file in it.
+    /// Returns the length of the archive with the file.
     pub(crate) async fn read(&self, path: &str) -> Result<usize, Error> {
         let options = DownloadFromContainerOptionsBuilder::default().path(path).build();
         let pieces = self.docker.download_from_container(&self.container, Some(options));
@@ -49,7 +49,7 @@ impl EngineWork {
     }
 }
 
-/// A tar archive with one file.
+/// Returns a tar archive with one file.
 fn archive(name: &str, content: &[u8]) -> Vec<u8> {
     const BLOCK: usize = 512;
     let mut header = [0; BLOCK];

@@ -1,4 +1,4 @@
-//! What was measured, on its way from one process to another, and as tables.
+//! Results that are passed between processes and printed as tables.
 
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
@@ -6,14 +6,14 @@ use serde::{Deserialize, Serialize};
 use crate::processor::Time;
 use crate::table::Table;
 
-/// What one process has found out, each under its name and in the order in which it was found.
+/// The named results of one process, in the order of their measurement.
 #[derive(Default, Serialize, Deserialize)]
 pub(crate) struct Figures {
-    /// Bytes for each: heap, and resident where that tells something.
+    /// Bytes per item: heap, and resident memory where it is meaningful.
     memory: Vec<(String, f64, Option<f64>)>,
-    /// Nanoseconds: the median, the 99th of 100, and the longest.
+    /// Nanoseconds: median, 99th percentile and maximum.
     spreads: Vec<(String, [f64; 3])>,
-    /// That passed, and that the process has used.
+    /// Elapsed time and processor time.
     seconds: Vec<(String, f64, f64)>,
 }
 
@@ -22,7 +22,7 @@ impl Figures {
         self.memory.push((name.to_owned(), heap, Some(resident)));
     }
 
-    /// Where what is resident is not what is measured.
+    /// Adds a heap size, where resident memory is not meaningful.
     pub(crate) fn heap(&mut self, name: &str, heap: f64) {
         self.memory.push((name.to_owned(), heap, None));
     }
@@ -36,7 +36,7 @@ impl Figures {
         self.seconds.push((name.to_owned(), time.passed.as_secs_f64(), time.used.as_secs_f64()));
     }
 
-    /// As tables.
+    /// Prints the results as tables.
     pub(crate) fn print_against(&self, floor: &Figures) {
         let mut memory = Table::new(["memory for each, KiB", "heap", "resident", "heap ÷ idle actor"]);
         let (_, of_idle, _) = floor.memory[0];

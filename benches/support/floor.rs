@@ -1,5 +1,4 @@
-//! What the service is measured against: two servers that do nothing but answer, each in a process of its own, which is
-//! this program again in another role.
+//! Two minimal servers as a lower bound for the service, each in a process of its own: this program in another role.
 
 use std::error::Error;
 use std::io;
@@ -12,16 +11,16 @@ use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
 
-/// Given to this program as its first argument, it makes it a floor.
+/// The first argument that makes this program a floor.
 const ROLE: &str = "floor";
 
 const START_LIMIT: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Answers each line with the same bytes, whatever it says: what the socket costs.
+    /// Answers each line with the same bytes: the cost of the socket.
     Echo,
-    /// Reads each line as JSON, and writes its answer as JSON: what any such protocol costs.
+    /// Reads each line as JSON and writes its answer as JSON: the cost of any such protocol.
     Json,
 }
 
@@ -31,7 +30,7 @@ pub(crate) struct Floor {
 }
 
 impl Floor {
-    /// Answers every request with `answer`, a line as the service wrote it.
+    /// Starts a server that answers every request with `answer`, a line that the service wrote.
     pub(crate) async fn start(kind: Kind, directory: &Path, answer: &str) -> Result<Self, Box<dyn Error>> {
         let socket = directory.join(kind.name());
         let process = Command::new(std::env::current_exe()?)
@@ -50,7 +49,7 @@ impl Floor {
         Ok(floor)
     }
 
-    /// Serves until it is killed, if that is what this process was started for.
+    /// Serves until the process is killed, if this process has the role of a floor.
     pub(crate) async fn serve_if_asked() -> io::Result<()> {
         let arguments: Vec<_> = std::env::args().skip(1).collect();
         let [ROLE, kind, socket, answer] = arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] else {
@@ -106,7 +105,7 @@ struct Template {
     result: Value,
 }
 
-/// Answers all that one read brings with one write.
+/// Answers all requests of one read with one write.
 async fn serve(kind: Kind, mut stream: UnixStream, line: String) -> io::Result<()> {
     let result = serde_json::from_str::<Value>(&line)?["result"].take();
     let template = Template { line, result };

@@ -1,4 +1,4 @@
-//! What the service's actors are measured against: actors that have nothing and do nothing but answer.
+//! Idle actors as a lower bound for the service's actors: they have no state and only answer.
 
 use std::error::Error;
 
@@ -33,7 +33,7 @@ impl Actor for Idle {
     }
 }
 
-/// Supervised by one of them, as chats are by root.
+/// Idle actors that one of them supervises, as root supervises chats.
 pub(crate) struct IdleActors {
     supervisor: ActorRef<RpcReplyPort<()>>,
     actors: Vec<ActorRef<RpcReplyPort<()>>>,
@@ -49,7 +49,7 @@ impl IdleActors {
         Ok(Self { supervisor, actors })
     }
 
-    /// With all that they have.
+    /// Stops all actors.
     pub(crate) async fn stop(self) -> Outcome<()> {
         for actor in self.actors {
             actor.stop_and_wait(None, None).await?;
@@ -57,7 +57,7 @@ impl IdleActors {
         Ok(self.supervisor.stop_and_wait(None, None).await?)
     }
 
-    /// Asks one of them, and waits for the answer.
+    /// Calls one actor and waits for the answer.
     pub(crate) async fn call(&self, n: usize) -> Outcome<()> {
         match self.actors[n % self.actors.len()].call(|answer| answer, None).await? {
             CallResult::Success(()) => Ok(()),

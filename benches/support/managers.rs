@@ -1,4 +1,4 @@
-//! All that can give a chat a container that serves the chat's files: this service, warm and cold, and what else there is.
+//! The managers that can give a chat a container which serves its files: this service, warm and cold, and others.
 
 use std::collections::HashMap;
 use std::error::Error;
@@ -21,19 +21,19 @@ use crate::service::{self, Service};
 
 pub(crate) type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
-/// As in the profiles of the service.
+/// As in the service's profiles.
 const COMMAND: [&str; 6] = ["httpd", "-f", "-p", "8080", "-h", "/volume"];
 
 const POOL_LIMIT: Duration = Duration::from_secs(120);
 
-/// Its directory holds one file, and that the chat's id.
+/// A chat whose directory holds one file with the chat's id.
 #[derive(Clone)]
 pub(crate) struct Chat {
     pub(crate) id: String,
     pub(crate) directory: PathBuf,
 }
 
-/// A container of a chat, by whatever its manager calls it.
+/// A chat's container, by the id that its manager uses.
 pub(crate) struct Started {
     pub(crate) handle: String,
     pub(crate) ip: IpAddr,
@@ -43,24 +43,24 @@ pub(crate) struct Started {
 pub(crate) trait Manager: Sync {
     fn name(&self) -> &str;
 
-    /// Until the manager says that the container is there. It may not serve yet.
+    /// Returns once the manager reports the container, which may not serve yet.
     async fn start(&self, chat: &Chat) -> Outcome<Started>;
 
     async fn end(&self, handle: &str) -> Outcome<()>;
 
-    /// Until the manager has done what it does ahead of a start.
+    /// Waits until the manager has done its work ahead of a start.
     async fn prepare(&self) -> Outcome<()> {
         Ok(())
     }
 }
 
-/// This service, asked over its socket, for a sandbox of one profile.
+/// This service, called over its socket, with one profile.
 pub(crate) struct Sandboxd {
     pub(crate) client: Client,
     pub(crate) profile: &'static str,
-    /// How a create has to say that it was launched.
+    /// The expected `launch` of a create.
     pub(crate) launch: &'static str,
-    /// How many slots are free before it starts.
+    /// The number of slots that must be free before a start.
     pub(crate) slots: u64,
 }
 
@@ -106,7 +106,7 @@ impl Manager for Sandboxd {
     }
 }
 
-/// The calls that every manager of containers makes in the end. None can be faster, unless it has a pool.
+/// The engine calls that every manager makes in the end. Only a pool can be faster.
 pub(crate) struct EngineApi {
     docker: Docker,
     network: String,
@@ -193,10 +193,10 @@ impl Manager for DockerProgram {
     }
 }
 
-/// A manager written in Python, in a process that is there all the time: see `benches/peers/peer.py`.
+/// A manager written in Python, in a persistent process: see `benches/peers/peer.py`.
 pub(crate) struct PythonPeer {
     name: String,
-    conversation: Mutex<(ChildStdin, Lines<BufReader<ChildStdout>>)>,
+    streams: Mutex<(ChildStdin, Lines<BufReader<ChildStdout>>)>,
     process: Child,
 }
 
@@ -218,18 +218,18 @@ impl PythonPeer {
         let mut lines = BufReader::new(process.stdout.take().ok_or("it has an output")?).lines();
         answer(&mut lines).await?;
         let name = if kind == "llm-sandbox" { "llm-sandbox, from its pool" } else { kind };
-        Ok(Self { name: name.to_owned(), conversation: Mutex::new((stdin, lines)), process })
+        Ok(Self { name: name.to_owned(), streams: Mutex::new((stdin, lines)), process })
     }
 
-    /// Until it has ended what it kept, such as a pool.
+    /// Returns once the peer has removed its containers, such as a pool.
     pub(crate) async fn close(self) -> Outcome<()> {
-        let Self { conversation, mut process, .. } = self;
-        drop(conversation);
+        let Self { streams, mut process, .. } = self;
+        drop(streams);
         Ok(process.wait().await.map(drop)?)
     }
 
     async fn ask(&self, line: String) -> Outcome<String> {
-        let (stdin, lines) = &mut *self.conversation.lock().await;
+        let (stdin, lines) = &mut *self.streams.lock().await;
         stdin.write_all(line.as_bytes()).await?;
         answer(lines).await
     }
@@ -257,7 +257,7 @@ impl Manager for PythonPeer {
     }
 }
 
-/// All of them use the service's network, for on another one a start takes another time.
+/// Returns the service's network. All managers use it: the network affects the start time.
 fn network(service: &Service) -> String {
     format!("sandboxd-{}", service.instance)
 }

@@ -1,9 +1,9 @@
-//! How much memory this process uses: what it asked the allocator for, and what the kernel gave it.
+//! Memory of this process: heap and resident.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The system's allocator, which the service uses, with a count of the bytes that are in use.
+/// The system's allocator, as the service uses it, with a count of the allocated bytes.
 pub(crate) struct Counting;
 
 #[global_allocator]
@@ -28,7 +28,7 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// Bytes.
+/// Memory in bytes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Memory {
     pub(crate) heap: f64,
@@ -43,12 +43,12 @@ impl Memory {
         Ok(Self { heap: IN_USE.load(Ordering::Relaxed) as f64, resident: kilobytes * 1024.0 })
     }
 
-    /// What each of so many has added: heap and resident.
+    /// Returns the heap and resident bytes that each of `count` items has added.
     pub(crate) fn each_since(self, before: Self, count: usize) -> (f64, f64) {
         ((self.heap - before.heap) / count as f64, (self.resident - before.resident) / count as f64)
     }
 
-    /// The most that was in use at once since this was last asked.
+    /// Returns the peak heap size since the last call.
     pub(crate) fn take_most_heap() -> f64 {
         MOST.swap(IN_USE.load(Ordering::Relaxed), Ordering::Relaxed) as f64
     }

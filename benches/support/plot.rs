@@ -1,4 +1,4 @@
-//! Results as pictures: SVG, with nothing that a browser would have to fetch.
+//! Plots as self-contained SVG.
 
 use std::fmt::Write;
 
@@ -6,16 +6,16 @@ const WIDTH: f64 = 760.0;
 const COLOURS: [&str; 4] = ["#2f6f4f", "#b5651d", "#3b5b92", "#8a3b5b"];
 const GREY: &str = "#9aa0a6";
 
-/// Milliseconds.
+/// A bar of a plot, in milliseconds.
 pub(crate) struct Bar {
     pub(crate) name: String,
     pub(crate) p50: f64,
     pub(crate) p99: f64,
-    /// In colour, among others that are grey.
+    /// In colour; the others are grey.
     pub(crate) ours: bool,
 }
 
-/// A bar up to the median for each, and a line from there to the 99th of 100.
+/// Draws a bar up to each median, and a line from there to the 99th percentile.
 pub(crate) fn bars(title: &str, bars: &[Bar]) -> String {
     const LEFT: f64 = 190.0;
     const ROW: f64 = 34.0;
@@ -42,11 +42,11 @@ pub(crate) fn bars(title: &str, bars: &[Bar]) -> String {
 
 pub(crate) struct Curve {
     pub(crate) name: String,
-    /// One for each position, in milliseconds.
+    /// One value per position, in milliseconds.
     pub(crate) values: Vec<f64>,
 }
 
-/// One point for each position, at the same distance from each other.
+/// Draws curves with one point per position, evenly spaced.
 pub(crate) fn curves(title: &str, positions: &[String], along: &str, curves: &[Curve]) -> String {
     const LEFT: f64 = 70.0;
     const TOP: f64 = 44.0;
@@ -84,7 +84,7 @@ fn label(milliseconds: f64) -> String {
     if milliseconds < 10.0 { format!("{milliseconds:.1} ms") } else { format!("{milliseconds:.0} ms") }
 }
 
-/// From values to pixels, each decade as long as the next.
+/// A logarithmic axis that maps values to pixels.
 struct Logarithmic {
     low: f64,
     high: f64,
@@ -93,7 +93,7 @@ struct Logarithmic {
 }
 
 impl Logarithmic {
-    /// Whole decades that hold all of these.
+    /// Returns an axis of whole decades that contains all values.
     fn over(values: impl Iterator<Item = f64> + Clone, from: f64, to: f64) -> Self {
         let low = values.clone().fold(f64::INFINITY, f64::min).log10().floor();
         let high = values.fold(0.0, f64::max).log10().ceil();
@@ -112,7 +112,7 @@ impl Logarithmic {
 struct Svg(String);
 
 impl Svg {
-    /// On white, for the page around it may be dark.
+    /// With a white background: the page around it may be dark.
     fn new(title: &str, height: f64) -> Self {
         let mut svg = Self(format!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" width=\"{WIDTH}\" \

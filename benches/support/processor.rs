@@ -1,10 +1,9 @@
-//! How much of the processor this process has used. Unlike the time that passes, it hardly depends on what else the
-//! machine does.
+//! Processor time of this process. Other load on the machine hardly affects it.
 
 use std::io;
 use std::time::{Duration, Instant};
 
-/// The kernel's unit for this file, on every architecture that matters.
+/// The kernel's unit in this file, on all relevant architectures.
 const TICK: Duration = Duration::from_millis(10);
 
 #[derive(Clone, Copy)]
@@ -22,7 +21,7 @@ pub(crate) struct Time {
 impl Moment {
     pub(crate) fn now() -> io::Result<Self> {
         let stat = std::fs::read_to_string("/proc/self/stat")?;
-        // The second field, the program's name in parentheses, may contain anything.
+        // The second field, the program's name in parentheses, may contain any characters.
         let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
         let ticks: u32 = fields.split_whitespace().skip(11).take(2).filter_map(|field| field.parse::<u32>().ok()).sum();
         Ok(Self { at: Instant::now(), used: TICK * ticks })

@@ -1,4 +1,4 @@
-//! What a start is for: a request that is answered with the chat's own file.
+//! The end of a start: a request that is answered with the chat's own file.
 
 use std::error::Error;
 use std::io;
@@ -10,12 +10,12 @@ use tokio::net::TcpStream;
 
 pub(crate) const PORT: u16 = 8080;
 
-/// Between two tries. Short beside what is measured, also where a server is up within milliseconds.
+/// The pause between two tries. It is short compared with the fastest start.
 const PAUSE: Duration = Duration::from_micros(500);
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Asks until the file is served.
+/// Polls until the file is served.
 pub(crate) async fn until_served(ip: IpAddr, content: &str) -> Result<(), Box<dyn Error + Send + Sync>> {
     let began = Instant::now();
     loop {

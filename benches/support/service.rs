@@ -1,5 +1,5 @@
-//! The service as it is shipped: its own program, its own process, on the real engine. With an instance, a network and
-//! a directory that go when the benchmark ends.
+//! The shipped service in its own process, on the real engine. Its instance, network and directory are removed when the
+//! benchmark ends.
 
 use std::collections::HashMap;
 use std::error::Error;
@@ -16,7 +16,7 @@ use rustix::process::{Pid, Signal};
 use sandboxd::client::Client;
 use serde_json::{Value, json};
 
-/// What a benchmark makes beside the service carries this label, with the instance as its value.
+/// The label of everything that a benchmark creates beside the service, with the instance as its value.
 pub(crate) const LABEL: &str = "sandboxd.test";
 
 const START_LIMIT: Duration = Duration::from_secs(30);
@@ -26,7 +26,7 @@ pub(crate) struct Service {
     pub(crate) docker: Docker,
     pub(crate) instance: String,
     pub(crate) process: Child,
-    /// Where its `socket` is, and all that it keeps.
+    /// The directory of the `socket` and of all state.
     pub(crate) directory: tempfile::TempDir,
 }
 
@@ -36,7 +36,7 @@ impl Service {
         Self::start_with("").await
     }
 
-    /// With more profiles, in TOML.
+    /// Starts the service with additional profiles in TOML.
     pub(crate) async fn start_with(profiles: &str) -> Result<Self, Box<dyn Error>> {
         let directory = tempfile::tempdir()?;
         let at = |name: &str| directory.path().join(name);
@@ -58,7 +58,7 @@ impl Service {
         }
     }
 
-    /// Of a create for this chat. Its volume is made if need be.
+    /// Returns the parameters of a create for this chat. Creates its volume if it is missing.
     #[allow(dead_code, reason = "not every benchmark asks for the default profile")]
     pub(crate) fn create_params(&self, chat: &str) -> Result<Value, Box<dyn Error>> {
         let volume = self.directory.path().join("volumes").join(chat);
@@ -66,7 +66,7 @@ impl Service {
         Ok(json!({ "chat_id": chat, "agent_id": "bench", "volume_host_path": volume }))
     }
 
-    /// In KiB.
+    /// Returns the peak memory in KiB.
     #[allow(dead_code, reason = "not every benchmark asks")]
     pub(crate) fn peak_memory(&self) -> Result<u64, Box<dyn Error>> {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.process.id()))?;
@@ -92,7 +92,7 @@ impl Service {
 }
 
 impl Drop for Service {
-    /// On a thread of its own, for the benchmark's runtime cannot be waited for from here.
+    /// On another thread: a destructor cannot wait for the benchmark's runtime.
     fn drop(&mut self) {
         stop(&mut self.process);
         let (docker, instance) = (self.docker.clone(), self.instance.clone());
@@ -106,13 +106,12 @@ impl Drop for Service {
     }
 }
 
-/// The image of every sandbox.
+/// Returns the image of every sandbox.
 pub(crate) fn image() -> String {
     std::env::var("SANDBOXD_TEST_IMAGE").unwrap_or_else(|_| "sandboxd-busybox:test".to_owned())
 }
 
-/// The defaults, but for where things are and how long a sandbox lives. Metrics cost something, so they are on, as they
-/// are by default.
+/// Returns the default configuration with other paths and lifetimes. Metrics are on, as by default: they have a cost.
 fn configuration(directory: &Path, instance: &str) -> String {
     let directory = directory.display();
     let image = image();
@@ -133,7 +132,7 @@ fn configuration(directory: &Path, instance: &str) -> String {
     )
 }
 
-/// Waits until the service answers, and takes the engine that it has found.
+/// Waits until the service answers, and connects to the engine that it has found.
 async fn connect(socket: &Path, process: &mut Child) -> Result<(Client, Docker), Box<dyn Error>> {
     let started = Instant::now();
     let client = loop {

@@ -1,4 +1,4 @@
-//! Numbers from a noisy machine: medians, and ratios with the uncertainty that they have.
+//! Statistics of noisy measurements: medians, and ratios with confidence intervals.
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ pub(crate) fn median(values: &[f64]) -> f64 {
     quantile(values, 0.5)
 }
 
-/// Interpolates between the two values nearest to it.
+/// Returns a quantile, interpolated between the two nearest values.
 pub(crate) fn quantile(values: &[f64], quantile: f64) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -20,7 +20,7 @@ pub(crate) fn quantile(values: &[f64], quantile: f64) -> f64 {
     below + (above - below) * position.fract()
 }
 
-/// How many times as much, with the interval that holds the true ratio in 95 of 100 runs.
+/// A ratio with its 95 % confidence interval.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Ratio {
     pub(crate) value: f64,
@@ -29,9 +29,8 @@ pub(crate) struct Ratio {
 }
 
 impl Ratio {
-    /// Of two medians. The values at the same position were measured one right after the other, so whatever else the
-    /// machine did at the time has hit both. The interval is that of the ratios found in random samples of the rounds
-    /// (bootstrap).
+    /// Returns the ratio of two medians. Values at the same position were measured directly after each other, so other
+    /// load on the machine affected both. The interval comes from ratios of random samples of the rounds (bootstrap).
     pub(crate) fn of_medians(measured: &[f64], against: &[f64]) -> Self {
         assert_eq!(measured.len(), against.len(), "each round measures both");
         let of_rounds = |rounds: &[usize]| {
@@ -39,7 +38,7 @@ impl Ratio {
             pick(measured) / pick(against)
         };
         let rounds = measured.len();
-        // The same numbers give the same interval.
+        // A fixed seed: the same numbers give the same interval.
         let mut random = StdRng::seed_from_u64(1);
         let resampled: Vec<_> = (0..RESAMPLES)
             .map(|_| of_rounds(&(0..rounds).map(|_| random.random_range(0..rounds)).collect::<Vec<_>>()))

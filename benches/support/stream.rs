@@ -1,5 +1,5 @@
-//! Reads a command's streamed output as cheaply as possible, since it shares the machine with what it measures: of each
-//! line only its beginning is looked at.
+//! A cheap reader of a command's streamed output, which shares the machine with the service: it parses only the
+//! beginning of each line.
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -16,13 +16,13 @@ pub(crate) struct Output {
 const ANSWER: &[u8] = br#"{"jsonrpc":"2.0","id":1,"#;
 
 impl Output {
-    /// How long it takes until all is there.
+    /// Returns the time until all output has arrived.
     pub(crate) fn read(&self, command: &[String], expected: usize) -> io::Result<Duration> {
         let params = json!({ "chat_id": self.chat, "command": command, "stream": true });
         let request = json!({ "jsonrpc": "2.0", "id": 1, "method": "sandbox.exec", "params": params });
         let mut stream = UnixStream::connect(&self.socket)?;
         let mut buffer = vec![0; 1 << 20];
-        // The beginning of the current line, which is all that is kept of it unless it is the answer.
+        // The beginning of the current line. Only an answer fits into it completely.
         let mut line = Vec::new();
         let began = Instant::now();
         stream.write_all(format!("{request}\n").as_bytes())?;
@@ -48,7 +48,7 @@ impl Output {
     }
 }
 
-/// An answer is shorter than this.
+/// Keeps the beginning of a line. An answer is shorter than this limit.
 fn keep(line: &mut Vec<u8>, part: &[u8]) {
     line.extend_from_slice(&part[..part.len().min(4096 - line.len())]);
 }

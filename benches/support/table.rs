@@ -1,4 +1,4 @@
-//! Results as Markdown, to be read in a terminal and pasted into a page.
+//! Results as Markdown tables, for terminals and documents.
 
 use std::fmt;
 
@@ -19,7 +19,7 @@ impl Table {
 }
 
 impl fmt::Display for Table {
-    /// The first column is words and the others are numbers.
+    /// The first column has text, the others have numbers.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let lines = || std::iter::once(&self.header).chain(&self.rows);
         let widths: Vec<_> = (0..self.header.len())
@@ -42,7 +42,7 @@ impl fmt::Display for Table {
     }
 }
 
-/// With a comma between thousands.
+/// Formats a number with commas between thousands.
 pub(crate) fn whole(number: f64) -> String {
     let digits = format!("{number:.0}");
     let mut grouped = String::new();

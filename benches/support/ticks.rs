@@ -1,4 +1,4 @@
-//! How long the reaper's looks at the deadlines take, as it tells it itself, to whoever records its metrics.
+//! Durations of the reaper's ticks, as its metrics report them.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -7,19 +7,19 @@ use metrics::{Counter, Gauge, Histogram, HistogramFn, Key, KeyName, Metadata, Re
 
 const TICK: &str = "sandboxd_reaper_pass_duration_seconds";
 
-/// Nanoseconds. All clones are the same.
+/// Durations in nanoseconds. All clones share them.
 #[derive(Clone)]
 pub(crate) struct Ticks(Arc<Mutex<Spread<u64>>>);
 
 impl Ticks {
-    /// Listens from now on, for all of this process.
+    /// Installs the recorder for this process.
     pub(crate) fn listen(empty: Spread<u64>) -> Result<Self, metrics::SetRecorderError<Self>> {
         let ticks = Self(Arc::new(Mutex::new(empty)));
         metrics::set_global_recorder(ticks.clone())?;
         Ok(ticks)
     }
 
-    /// Those since this was last asked.
+    /// Returns the durations since the last call.
     pub(crate) fn take(&self) -> Spread<u64> {
         let mut ticks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let taken = ticks.clone();

@@ -1,42 +1,41 @@
-//! How much of the sandbox's memory init may use for its streams and for output that is kept.
+//! The part of the sandbox's memory that init may use for streams and for buffered output.
 //!
-//! Init's heap and the kernel's buffers of its sockets count against the sandbox's memory limit, so a caller that opens
-//! streams and does not read them must not be able to use it up. Every stream starts with a small [`Grant`]. The grant
-//! grows while the service keeps reading, out of a pool that all streams share. Beyond a number of streams, no further one
-//! is admitted.
+//! Init's heap and the kernel's socket buffers count against the sandbox's memory limit, so a caller that opens streams
+//! and does not read them must not use it up. Every stream starts with a small [`Grant`]. The grant grows while the
+//! service reads, out of a pool that all streams share. Beyond a number of streams, no further stream is admitted.
 //!
 //! | part of the budget | used for |
 //! |---|---|
 //! | a half | the smallest grants, and the open directories of trees |
 //! | a quarter | growth of grants |
-//! | a quarter | output of commands that is kept while no caller is attached |
+//! | a quarter | output of commands, buffered while no caller is attached |
 
 use std::cell::Cell;
 use std::rc::Rc;
 
-/// The grant of a stream that has not moved yet, in bytes.
-const SMALLEST: usize = 4 << 10;
+/// The grant of a new stream, in bytes.
+const MIN_GRANT: usize = 4 << 10;
 
-/// The largest grant: more does not make a stream faster.
-const LARGEST: usize = 128 << 10;
+/// The largest grant. More does not make a stream faster.
+const MAX_GRANT: usize = 128 << 10;
 
-/// Bytes of memory for each byte of a grant: one in init, and up to three in the socket, whose buffer the kernel doubles,
-/// and overruns by one message.
+/// Bytes of memory for each byte of a grant: one in init, and up to three in the socket, because the kernel doubles its
+/// buffer and overruns it by one message.
 const COST: usize = 4;
 
-/// What a socket can hold in multiples of its grant. A stream that has sent more than that is being read.
-const HELD_BY_SOCKET: usize = 4;
+/// The capacity of a socket in multiples of its grant. A stream that has sent more is being read.
+const SOCKET_FACTOR: usize = 4;
 
-const LEAST: u64 = 1 << 20;
-const MOST: u64 = 64 << 20;
+const MIN_BUDGET: u64 = 1 << 20;
+const MAX_BUDGET: u64 = 64 << 20;
 
-/// Descriptors that streams leave for commands and everything else.
+/// Descriptors reserved for commands and other uses.
 const SPARE_DESCRIPTORS: u64 = 128;
 
 /// Descriptors of one stream: its socket, its file, and the directory of a tree's last entry.
 const DESCRIPTORS: u64 = 3;
 
-/// The budget of one init. Its clones share it.
+/// The budget of init. Clones share it.
 #[derive(Debug, Clone)]
 pub(crate) struct Budget(Rc<Pools>);
 
@@ -44,23 +43,23 @@ pub(crate) struct Budget(Rc<Pools>);
 struct Pools {
     admitted: Pool,
     growth: Pool,
-    kept: Pool,
+    output: Pool,
 }
 
 #[derive(Debug)]
 struct Pool {
-    most: usize,
+    limit: usize,
     used: Cell<usize>,
 }
 
 impl Pool {
-    fn new(most: u64) -> Self {
-        Self { most: usize::try_from(most).unwrap_or(usize::MAX), used: Cell::new(0) }
+    fn new(limit: u64) -> Self {
+        Self { limit: usize::try_from(limit).unwrap_or(usize::MAX), used: Cell::new(0) }
     }
 
     fn take(&self, bytes: usize) -> bool {
         let used = self.used.get() + bytes;
-        let fits = used <= self.most;
+        let fits = used <= self.limit;
         if fits {
             self.used.set(used);
         }
@@ -73,45 +72,45 @@ impl Pool {
 }
 
 impl Budget {
-    /// `memory`: the sandbox's limit; `descriptors`: how many this process may have.
+    /// Creates a budget. `memory`: the sandbox's limit; `descriptors`: the limit of this process.
     pub(crate) fn new(memory: Option<u64>, descriptors: Option<u64>) -> Self {
-        let total = memory.map_or(MOST, |limit| (limit / 4).clamp(LEAST, MOST));
+        let total = memory.map_or(MAX_BUDGET, |limit| (limit / 4).clamp(MIN_BUDGET, MAX_BUDGET));
         let streams =
-            descriptors.map_or(u64::MAX, |most| (most.saturating_sub(SPARE_DESCRIPTORS) / DESCRIPTORS).max(8));
-        let admitted = (total / 2).min(streams.saturating_mul((SMALLEST * COST) as u64));
-        let (growth, kept) = (Pool::new(total / 4), Pool::new(total / 4));
-        Self(Rc::new(Pools { admitted: Pool::new(admitted), growth, kept }))
+            descriptors.map_or(u64::MAX, |limit| (limit.saturating_sub(SPARE_DESCRIPTORS) / DESCRIPTORS).max(8));
+        let admitted = (total / 2).min(streams.saturating_mul((MIN_GRANT * COST) as u64));
+        let (growth, output) = (Pool::new(total / 4), Pool::new(total / 4));
+        Self(Rc::new(Pools { admitted: Pool::new(admitted), growth, output }))
     }
 
-    /// The smallest grant. It counts against the budget once it is admitted.
+    /// Returns a grant of the smallest size. It counts against the budget once it is admitted.
     pub(crate) fn grant(&self) -> Grant {
-        Grant { budget: self.clone(), size: SMALLEST, moved: 0, held: 0, pipes: 0 }
+        Grant { budget: self.clone(), size: MIN_GRANT, moved: 0, admitted: 0, pipes: 0 }
     }
 
-    /// Counts output that is kept. It may exceed the budget for the moment; see [`Budget::keeps_too_much`].
-    pub(crate) fn keep(&self, bytes: usize) {
-        self.0.kept.used.set(self.0.kept.used.get() + bytes);
+    /// Counts buffered output. It may exceed the budget for a moment; see [`Budget::is_output_exceeded`].
+    pub(crate) fn count_output(&self, bytes: usize) {
+        self.0.output.used.set(self.0.output.used.get() + bytes);
     }
 
-    pub(crate) fn drop_kept(&self, bytes: usize) {
-        self.0.kept.give_back(bytes);
+    pub(crate) fn release_output(&self, bytes: usize) {
+        self.0.output.give_back(bytes);
     }
 
-    pub(crate) fn keeps_too_much(&self) -> bool {
-        self.0.kept.used.get() > self.0.kept.most
+    pub(crate) fn is_output_exceeded(&self) -> bool {
+        self.0.output.used.get() > self.0.output.limit
     }
 }
 
-/// How much one stream may buffer: in init once, in its socket a few times.
+/// The bytes that one stream may buffer: once in init, and several times in its socket.
 #[derive(Debug)]
 pub(crate) struct Grant {
     budget: Budget,
     size: usize,
-    /// Sent since the grant last grew.
+    /// Bytes sent since the grant last grew.
     moved: usize,
-    /// Taken from the pool of admitted streams.
-    held: usize,
-    /// Taken from the pool for growth, for a command's pipes.
+    /// Bytes taken from the pool of admitted streams.
+    admitted: usize,
+    /// Bytes taken from the pool for growth, for a command's pipes.
     pipes: usize,
 }
 
@@ -120,23 +119,23 @@ impl Grant {
         self.size
     }
 
-    /// Counts the stream, and `extra` bytes that it holds beside its buffers. `false`: the budget has no room for it.
+    /// Counts the stream, and `extra` bytes that it holds beside its buffers. `false`: the budget has no room.
     pub(crate) fn admit(&mut self, extra: usize) -> bool {
-        let wanted = SMALLEST * COST + extra;
+        let wanted = MIN_GRANT * COST + extra;
         let pool = &self.budget.0.admitted;
-        if wanted <= self.held {
-            pool.give_back(self.held - wanted);
-        } else if !pool.take(wanted - self.held) {
+        if wanted <= self.admitted {
+            pool.give_back(self.admitted - wanted);
+        } else if !pool.take(wanted - self.admitted) {
             return false;
         }
-        self.held = wanted;
+        self.admitted = wanted;
         true
     }
 
-    /// Notes that so much was sent. `true`: the grant has grown.
+    /// Records sent bytes. `true`: the grant has grown.
     pub(crate) fn sent(&mut self, bytes: usize) -> bool {
         self.moved = self.moved.saturating_add(bytes);
-        if self.size >= LARGEST || self.moved <= HELD_BY_SOCKET * self.size {
+        if self.size >= MAX_GRANT || self.moved <= SOCKET_FACTOR * self.size {
             return false;
         }
         self.moved = 0;
@@ -149,20 +148,21 @@ impl Grant {
 }
 
 impl Grant {
-    /// Whether a pipe that feeds this stream may become larger by so much: only of one that is read fast.
+    /// Returns whether a pipe that feeds this stream may grow by this many bytes. Only a stream that is read fast gets
+    /// it.
     pub(crate) fn widen_pipe(&mut self, bytes: usize) -> bool {
-        let widens = self.size >= LARGEST && self.budget.0.growth.take(bytes);
-        if widens {
+        let is_granted = self.size >= MAX_GRANT && self.budget.0.growth.take(bytes);
+        if is_granted {
             self.pipes += bytes;
         }
-        widens
+        is_granted
     }
 }
 
 impl Drop for Grant {
     fn drop(&mut self) {
-        self.budget.0.admitted.give_back(self.held);
-        self.budget.0.growth.give_back((self.size - SMALLEST) * COST + self.pipes);
+        self.budget.0.admitted.give_back(self.admitted);
+        self.budget.0.growth.give_back((self.size - MIN_GRANT) * COST + self.pipes);
     }
 }
 
@@ -185,8 +185,8 @@ mod tests {
             if !grant.admit(0) {
                 break;
             }
-            // As much as its socket takes.
-            assert!(!grant.sent(HELD_BY_SOCKET * SMALLEST));
+            // As much as the socket holds.
+            assert!(!grant.sent(SOCKET_FACTOR * MIN_GRANT));
             grants.push(grant);
         }
         assert_eq!(grants.len(), 1024);
@@ -202,15 +202,15 @@ mod tests {
         for grant in &mut grants {
             assert!(grant.admit(0));
             for _ in 0..10_000 {
-                grant.sent(LARGEST);
+                grant.sent(MAX_GRANT);
             }
         }
-        assert_eq!(grants[0].size(), LARGEST);
-        assert_eq!(grants[499].size(), SMALLEST, "the pool is used up");
+        assert_eq!(grants[0].size(), MAX_GRANT);
+        assert_eq!(grants[499].size(), MIN_GRANT, "the pool is used up");
         assert!(grants.iter().map(cost).sum::<usize>() as u64 <= SMALL_SANDBOX / 8);
         grants.clear();
         let mut next = budget.grant();
-        assert!((0..10_000).any(|_| next.sent(LARGEST)), "all of it was given back");
+        assert!((0..10_000).any(|_| next.sent(MAX_GRANT)), "all of it was given back");
     }
 
     #[test]

@@ -1,8 +1,8 @@
-//! Values as bytes: integers little-endian, everything of variable length behind its length.
+//! Encoding of values: integers are little-endian, and values of variable length follow their length.
 
-/// A message that is not what the other side could have meant.
+/// A message that cannot be decoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("a malformed message")]
+#[error("malformed message")]
 pub struct Malformed;
 
 pub trait Value: Sized {
@@ -10,7 +10,7 @@ pub trait Value: Sized {
     fn take(input: &mut &[u8]) -> Result<Self, Malformed>;
 }
 
-/// A whole message; nothing may be left of it.
+/// Decodes a whole message. Trailing bytes are an error.
 pub fn decode<T: Value>(mut input: &[u8]) -> Result<T, Malformed> {
     let value = T::take(&mut input)?;
     if input.is_empty() { Ok(value) } else { Err(Malformed) }
@@ -50,7 +50,7 @@ impl Value for bool {
     }
 }
 
-/// Bytes in any encoding: an argument, a path, a file's name.
+/// Bytes in any encoding: an argument, a path, or the name of a file.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Bytes(pub Vec<u8>);
 
@@ -98,7 +98,7 @@ impl<T: Value> Value for Vec<T> {
         self.iter().for_each(|item| item.put(out));
     }
     fn take(input: &mut &[u8]) -> Result<Self, Malformed> {
-        // Grows with what is really there, not with what the length claims.
+        // The vector grows with the items that are present, not with the claimed length.
         let length = u32::take(input)?;
         let mut items = Vec::new();
         for _ in 0..length {
@@ -128,7 +128,7 @@ impl<A: Value, B: Value> Value for (A, B) {
     }
 }
 
-/// A struct whose fields follow each other, or an enum behind the number of its variant.
+/// Defines messages: a struct is encoded as its fields in order, an enum as the number of its variant and the fields.
 #[macro_export]
 macro_rules! messages {
     () => {};

@@ -1,4 +1,4 @@
-//! One command: its process, its descriptors, and how it ends.
+//! One command: its process, its descriptors, and its end.
 
 use std::ffi::OsString;
 use std::io;
@@ -22,23 +22,23 @@ use crate::program::{self, Program};
 use crate::stream_socket::{Filled, StreamSocket, read_some};
 use crate::{process_tree, terminal, usage};
 
-/// What the system gives every pipe, and what one that is read fast gets: fewer turns.
+/// The kernel's default size of a pipe, and the size of a pipe whose output is read fast: it needs fewer reads.
 const PIPE: usize = 64 * 1024;
 const WIDE_PIPE: usize = 512 * 1024;
 
-/// Read from one output in a row, so that the others get their turn.
-const TURNS: usize = 16;
+/// Reads from one output in a row. Other descriptors are served in between.
+const MAX_READS: usize = 16;
 
-/// Bytes of a command's arguments that are told with others.
-const SHOWN: usize = 512;
+/// Bytes of a command's arguments that a list of commands shows.
+const MAX_ARGUMENT_BYTES: usize = 512;
 
-/// What a terminal takes for the end of input.
+/// The character that ends the input of a terminal (`EOT`).
 const END_OF_TRANSMISSION: u8 = 4;
 
 #[derive(Debug)]
 pub(crate) struct Command {
     id: u64,
-    /// The beginning of them.
+    /// Clipped to [`MAX_ARGUMENT_BYTES`].
     arguments: Vec<Bytes>,
     leader: Pid,
     started: Instant,
@@ -46,12 +46,12 @@ pub(crate) struct Command {
     outputs: Vec<Output>,
     input: Option<Input>,
     retained: OutputBuffer,
-    /// The conversation in which its output is told.
+    /// The stream that its output is sent to.
     pub(crate) attached: Option<Token>,
     exit: Option<(How, Duration)>,
     timed_out: bool,
     killed: bool,
-    /// When it was started.
+    /// The count of OOM kills when the command started.
     oom_kills: Option<u64>,
 }
 
@@ -60,8 +60,8 @@ struct Output {
     kind: Kind,
     from: Watched,
     is_wide: bool,
-    /// All that was printed before the command ended has been read.
-    is_dry: bool,
+    /// All output that was printed before the command ended has been read.
+    is_drained: bool,
 }
 
 #[derive(Debug)]
@@ -76,13 +76,15 @@ impl Command {
     pub(crate) fn start(poll: &mut Poll, program: &Program, budget: &Budget, run: Run) -> io::Result<Self> {
         let Run { id, arguments, environment, directory, timeout, terminal, input, .. } = run;
         let text = |bytes: &Bytes| OsString::from_vec(bytes.0.clone());
-        let (name, rest) = arguments.split_first().ok_or_else(|| io::Error::other("a command needs a name"))?;
+        let (name, rest) = arguments
+            .split_first()
+            .ok_or_else(|| io::Error::other("the command is empty; it needs at least the name of a program"))?;
         let mut command = program.prepare(&text(name));
         command.args(rest.iter().map(text));
         command.envs(environment.iter().map(|(name, value)| (text(name), text(value))));
         command.env(COMMAND_VARIABLE, process_tree::mark(id));
         if let Some(directory) = directory.as_ref().map(text) {
-            // The system would not say whether the directory or the program is what is missing.
+            // The error of the system would not tell a missing directory from a missing program.
             if !Path::new(&directory).is_dir() {
                 let message = format!("the directory {directory:?} does not exist");
                 return Err(io::Error::new(io::ErrorKind::NotADirectory, message));
@@ -121,7 +123,7 @@ impl Command {
         let child = command.spawn()?;
         let started = Instant::now();
         let watch =
-            |(kind, fd)| Ok(Output { kind, from: poll.watch(fd, Interest::READ)?, is_wide: false, is_dry: false });
+            |(kind, fd)| Ok(Output { kind, from: poll.watch(fd, Interest::READ)?, is_wide: false, is_drained: false });
         let outputs = outputs.into_iter().map(watch).collect::<io::Result<_>>()?;
         let is_terminal = terminal.is_some();
         let input = stdin
@@ -155,13 +157,13 @@ impl Command {
         self.leader
     }
 
-    /// The descriptors that concern this command.
+    /// Returns the tokens of the command's descriptors.
     pub(crate) fn tokens(&self) -> Vec<Token> {
         let input = self.input.iter().map(|input| input.to.token());
         self.outputs.iter().map(|output| output.from.token()).chain(input).collect()
     }
 
-    /// Until when it may run, if it still does.
+    /// Returns the deadline of a command that still runs.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.deadline.filter(|_| self.exit.is_none())
     }
@@ -178,20 +180,21 @@ impl Command {
     }
 
     pub(crate) fn ending(&self) -> Option<Ending> {
-        let (how, lived) = self.exit.clone()?;
-        Some(Ending { how, duration: micros(lived), timed_out: self.timed_out, killed: self.killed })
+        let (how, duration) = self.exit.clone()?;
+        Some(Ending { how, duration: micros(duration), timed_out: self.timed_out, killed: self.killed })
     }
 
-    /// Ended, and all that it printed was read; by the caller, if one is attached.
-    pub(crate) fn is_over(&self) -> bool {
-        let is_told = self.attached.is_none() || self.retained.is_empty();
-        self.exit.is_some() && is_told && self.outputs.iter().all(|output| output.is_dry)
+    /// Returns whether the command has ended and its output was read; by the caller, if one is attached.
+    pub(crate) fn is_finished(&self) -> bool {
+        let is_sent = self.attached.is_none() || self.retained.is_empty();
+        self.exit.is_some() && is_sent && self.outputs.iter().all(|output| output.is_drained)
     }
 
-    /// `oom_kills`: see [`usage::oom_kills`]. A kill by init is none of the kernel's.
+    /// Records the end of the process. `oom_kills`: see [`usage::oom_kills`]. A kill by init never counts as an OOM
+    /// kill.
     pub(crate) fn has_exited(&mut self, how: How, oom_kills: Option<u64>) {
-        let ran_out = oom_kills > self.oom_kills && self.oom_kills.is_some() && !self.timed_out && !self.killed;
-        let how = if ran_out { program::out_of_memory(how) } else { how };
+        let is_oom_kill = oom_kills > self.oom_kills && self.oom_kills.is_some() && !self.timed_out && !self.killed;
+        let how = if is_oom_kill { program::out_of_memory(how) } else { how };
         self.exit = Some((how, self.started.elapsed()));
         self.input = None;
     }
@@ -221,12 +224,12 @@ impl Command {
         }
     }
 
-    /// From now on, its output goes to this channel, after what was kept of it.
+    /// Sends the output to this stream from now on, beginning with the buffered output.
     pub(crate) fn attach(&mut self, channel: &StreamSocket) {
         self.attached = Some(channel.token());
     }
 
-    /// From now on, its output is kept; so is what was printed and can no longer be told.
+    /// Buffers the output from now on. Output that the stream has not sent goes back into the buffer.
     pub(crate) fn detach(&mut self, channel: &StreamSocket) {
         self.attached = None;
         let unsent: Vec<_> = channel.unsent_output().collect();
@@ -236,16 +239,16 @@ impl Command {
         self.pump(None);
     }
 
-    /// What its kept output takes in memory.
-    pub(crate) fn kept(&self) -> usize {
+    /// Returns the memory of the buffered output.
+    pub(crate) fn buffered(&self) -> usize {
         self.retained.size()
     }
 
-    pub(crate) fn drop_oldest_kept(&mut self) {
+    pub(crate) fn drop_oldest_output(&mut self) {
         self.retained.drop_oldest();
     }
 
-    /// Reads what the command has printed, for the channel if there is one, and else to be kept.
+    /// Reads the command's output, and sends it to `channel`, or buffers it without one.
     pub(crate) fn pump(&mut self, mut channel: Option<&mut StreamSocket>) {
         if let Some(channel) = channel.as_deref_mut()
             && (channel.flush().is_err() || !self.retained.replay(channel))
@@ -255,7 +258,7 @@ impl Command {
         let has_exited = self.exit.is_some();
         let retained = &mut self.retained;
         self.outputs.retain_mut(|output| {
-            for _ in 0..TURNS {
+            for _ in 0..MAX_READS {
                 if channel.as_ref().is_some_and(|channel| channel.is_full()) {
                     output.from.set_interest(Interest::NONE);
                     return true;
@@ -274,15 +277,15 @@ impl Command {
                         let mut bytes = Vec::new();
                         let filled = read_some(&output.from, &mut bytes, 64 * 1024);
                         if !bytes.is_empty() {
-                            retained.keep(output.kind, &bytes);
+                            retained.push(output.kind, &bytes);
                         }
                         filled
                     }
                 };
                 match filled {
                     Ok(Filled::Some(_)) => {}
-                    Ok(Filled::Dry) => {
-                        output.is_dry = has_exited;
+                    Ok(Filled::WouldBlock) => {
+                        output.is_drained = has_exited;
                         break;
                     }
                     Ok(Filled::End) | Err(_) => return false,
@@ -293,7 +296,7 @@ impl Command {
         });
     }
 
-    /// Takes bytes of standard input. One that reads no more gets none.
+    /// Writes bytes to standard input. A command that has closed its standard input gets none.
     pub(crate) fn feed(&mut self, bytes: &[u8]) {
         if let Some(input) = &mut self.input {
             input.pending.extend_from_slice(bytes);
@@ -320,7 +323,7 @@ impl Command {
         let mut written = 0;
         let is_open = loop {
             if written == input.pending.len() {
-                // A terminal stays: its size can still change.
+                // A terminal stays open: its size can still change.
                 break !input.is_last || input.is_terminal;
             }
             match rustix::io::write(&input.to, &input.pending[written..]) {
@@ -338,15 +341,16 @@ impl Command {
         }
     }
 
-    /// What others still print to. It is read on, and thrown away, so that they do not stand still or die of it.
+    /// Returns the outputs that other processes may still print to. They must be read further, so that those processes
+    /// neither block nor die of `SIGPIPE`.
     pub(crate) fn into_leftovers(self) -> Vec<Watched> {
         self.outputs.into_iter().map(|output| output.from).collect()
     }
 }
 
-/// The beginning of a command's line: enough to know it again.
+/// Clips the arguments to [`MAX_ARGUMENT_BYTES`].
 fn clipped(arguments: &[Bytes]) -> Vec<Bytes> {
-    let mut room = SHOWN;
+    let mut room = MAX_ARGUMENT_BYTES;
     let fits = |argument: &Bytes| {
         let clipped = argument.0[..argument.0.len().min(room)].to_vec();
         let is_shown = room > 0;

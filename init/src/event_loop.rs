@@ -1,4 +1,4 @@
-//! The loop: signals, the service's conversations, and the commands' output, each in its turn.
+//! The event loop: signals, guest streams, and the output of commands.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsString;
@@ -22,67 +22,78 @@ use crate::stream::{Role, Stream, request};
 use crate::stream_socket::{Filled, read_some};
 use crate::{files, usage};
 
-/// Commands that ended while nobody listened are remembered, the last ones.
-const REMEMBERED: usize = 64;
+/// The most ended commands that are kept for a later attach.
+const MAX_ENDED: usize = 64;
 
-/// Of how many commands is told at once, the last ones: all of them fit into a frame.
-const TOLD: usize = 256;
+/// The most commands in a list, so that the list fits into a frame. The last ones are listed.
+const MAX_LISTED: usize = 256;
 
-/// Runs until the program ends, or, without one, until told to.
+/// Runs until the program ends, or, without a program, until a signal ends init.
 pub(crate) fn run(address: Option<Address>, mut program: Program) -> Result<ExitCode, InitError> {
     let mut poll = Poll::new()?;
     let signals = Signals::catch()?;
-    let caught = poll.watch(signals.descriptor()?, Interest::READ)?;
+    let signal_fd = poll.watch(signals.descriptor()?, Interest::READ)?;
     if !program.waits() {
         program.start()?;
     }
     let link = address.map(Link::new);
     let budget = Budget::new(usage::usage().memory_limit, getrlimit(Resource::Nofile).current);
     let (streams, commands, owners, leftovers) = Default::default();
-    let event_loop =
-        EventLoop { poll, signals, caught, program, link, budget, streams, commands, owners, leftovers, ended: None };
-    Ok(event_loop.adopt()?)
+    let event_loop = EventLoop {
+        poll,
+        signals,
+        signal_fd,
+        program,
+        link,
+        budget,
+        streams,
+        commands,
+        owners,
+        leftovers,
+        ended: None,
+    };
+    Ok(event_loop.run()?)
 }
 
 #[derive(Debug)]
 struct EventLoop {
     poll: Poll,
     signals: Signals,
-    caught: Watched,
+    signal_fd: Watched,
     program: Program,
     link: Option<Link>,
     budget: Budget,
     streams: HashMap<Token, Stream>,
     commands: BTreeMap<u64, Command>,
-    /// Whose descriptor it is.
+    /// The command of each descriptor.
     owners: HashMap<Token, u64>,
-    /// Outputs of commands that are over; see [`Command::into_leftovers`].
+    /// Outputs of removed commands; see [`Command::into_leftovers`].
     leftovers: HashMap<Token, Watched>,
-    /// Set once there is no program to wait for.
+    /// Set when the program could not be started.
     ended: Option<ExitCode>,
 }
 
 impl EventLoop {
-    fn adopt(mut self) -> io::Result<ExitCode> {
+    fn run(mut self) -> io::Result<ExitCode> {
         let mut ready = Vec::new();
         loop {
             if let Some(link) = &mut self.link {
-                link.mend(&mut self.poll);
+                link.reconnect(&mut self.poll);
             }
-            self.end_the_overdue();
+            self.kill_timed_out();
             let next = self.commands.values().filter_map(Command::deadline);
-            let next = next.chain(self.link.as_ref().and_then(Link::next_try)).min();
+            let next = next.chain(self.link.as_ref().and_then(Link::next_attempt)).min();
             let limit = next.map(|moment| moment.saturating_duration_since(Instant::now()));
             self.poll.wait(limit, &mut ready)?;
             for &token in &ready {
-                if token == self.caught.token() {
-                    if let Some(code) = self.heed_signals() {
+                if token == self.signal_fd.token() {
+                    if let Some(code) = self.handle_signals() {
                         return Ok(code);
                     }
                 } else if self.link.as_ref().is_some_and(|link| link.is(token)) {
-                    self.open_conversations();
+                    self.accept_streams();
                 } else if self.streams.contains_key(&token) {
-                    self.converse(token);
+                    self.serve_stream(token);
                 } else if let Some(&command) = self.owners.get(&token) {
                     self.advance(command);
                 } else {
@@ -95,7 +106,7 @@ impl EventLoop {
         }
     }
 
-    fn heed_signals(&mut self) -> Option<ExitCode> {
+    fn handle_signals(&mut self) -> Option<ExitCode> {
         for arrived in self.signals.arrived() {
             match (arrived, self.program.process()) {
                 (Arrived::ChildEnded, _) => {
@@ -103,11 +114,11 @@ impl EventLoop {
                         return Some(code);
                     }
                 }
-                (Arrived::ForTheProgram(signal), Some(program)) => {
+                (Arrived::ForProgram(signal), Some(program)) => {
                     let _ = kill_process(program, signal);
                 }
-                (Arrived::ForTheProgram(signal), None) => {
-                    if let Some(code) = program::told_to_end(signal) {
+                (Arrived::ForProgram(signal), None) => {
+                    if let Some(code) = program::exit_code_on_signal(signal) {
                         return Some(code);
                     }
                 }
@@ -116,7 +127,7 @@ impl EventLoop {
         None
     }
 
-    /// Takes leave of all children that ended, own and orphaned ones.
+    /// Reaps all children that have ended, also orphans.
     fn reap(&mut self) -> Option<ExitCode> {
         while let Ok(Some((pid, status))) = wait(WaitOptions::NOHANG) {
             let how = program::how(status);
@@ -128,23 +139,23 @@ impl EventLoop {
             if let Some((&id, command)) = running {
                 command.has_exited(how, usage::oom_kills());
                 self.advance(id);
-                self.tell_those_who_await(id);
+                self.notify_awaiting(id);
             }
         }
         None
     }
 
-    fn tell_those_who_await(&mut self, id: u64) {
+    fn notify_awaiting(&mut self, id: u64) {
         self.streams.retain(|_, stream| {
             if !matches!(stream.role, Role::Awaiting(command) if command == id) {
                 return true;
             }
             stream.close_with(&Event::Done {});
-            stream.channel.flush().is_ok() && !stream.is_over()
+            stream.channel.flush().is_ok() && !stream.is_finished()
         });
     }
 
-    fn end_the_overdue(&mut self) {
+    fn kill_timed_out(&mut self) {
         let now = Instant::now();
         for command in self.commands.values_mut() {
             if command.deadline().is_some_and(|deadline| deadline <= now) {
@@ -153,28 +164,28 @@ impl EventLoop {
         }
     }
 
-    fn open_conversations(&mut self) {
-        let opened = self.link.as_mut().map(Link::opened).unwrap_or_default();
+    fn accept_streams(&mut self) {
+        let opened = self.link.as_mut().map(Link::accept).unwrap_or_default();
         for socket in opened {
             if let Ok(stream) = Stream::new(&mut self.poll, socket, self.budget.grant()) {
                 let token = stream.token();
                 self.streams.insert(token, stream);
-                // The request is most often there already.
-                self.converse(token);
+                // The request has most often arrived.
+                self.serve_stream(token);
             }
         }
     }
 
-    /// Goes on with a conversation as far as possible. It is taken out meanwhile; dropped, it is closed.
-    fn converse(&mut self, token: Token) {
+    /// Serves a stream as far as possible. The stream is taken out of the map meanwhile; dropping it closes it.
+    fn serve_stream(&mut self, token: Token) {
         let Some(mut stream) = self.streams.remove(&token) else { return };
-        if !self.is_going_on(&mut stream) {
+        if !self.advance_stream(&mut stream) {
             if let Role::Attached(id) = stream.role
                 && let Some(command) = self.commands.get_mut(&id)
             {
                 command.detach(&stream.channel);
-                self.bound_what_is_kept();
-                self.conclude(id);
+                self.limit_buffered_output();
+                self.finish(id);
             }
             return;
         }
@@ -185,11 +196,11 @@ impl EventLoop {
         }
     }
 
-    fn is_going_on(&mut self, stream: &mut Stream) -> bool {
+    fn advance_stream(&mut self, stream: &mut Stream) -> bool {
         if stream.channel.flush().is_err() || !matches!(stream.channel.receive(stream.intake()), Ok(true)) {
             return false;
         }
-        while self.is_welcome(stream) {
+        while self.may_receive(stream) {
             match stream.channel.frame() {
                 Ok(Some((kind, payload))) => self.take(stream, kind, &payload),
                 Ok(None) => break,
@@ -197,22 +208,23 @@ impl EventLoop {
             }
         }
         stream.produce();
-        stream.channel.flush().is_ok() && !stream.is_over()
+        stream.channel.flush().is_ok() && !stream.is_finished()
     }
 
-    /// Whether a further frame can be dealt with now. Standard input that nobody reads holds the service back.
-    fn is_welcome(&self, stream: &mut Stream) -> bool {
-        let welcome = match stream.role {
+    /// Returns whether a further frame can be handled now. Standard input that its command does not read blocks the
+    /// service.
+    fn may_receive(&self, stream: &mut Stream) -> bool {
+        let may_receive = match stream.role {
             Role::Attached(id) => self.commands.get(&id).is_none_or(Command::wants_input),
             _ => true,
         };
-        stream.channel.listen(welcome);
-        welcome
+        stream.channel.set_reading(may_receive);
+        may_receive
     }
 
     fn take(&mut self, stream: &mut Stream, kind: Kind, payload: &[u8]) {
         match stream.role {
-            Role::Fresh => match request(kind, payload) {
+            Role::New => match request(kind, payload) {
                 Ok(request) => {
                     if let Some(request) = stream.open(request) {
                         self.open(stream, request);
@@ -220,28 +232,28 @@ impl EventLoop {
                 }
                 Err(error) => stream.fail(error),
             },
-            Role::Attached(id) | Role::Launched(id) => self.steer(id, kind, payload),
+            Role::Attached(id) | Role::Launched(id) => self.control(id, kind, payload),
             _ => stream.take(kind, payload),
         }
     }
 
     fn open(&mut self, stream: &mut Stream, request: Request) {
-        let known = |id, commands: &BTreeMap<u64, Command>| {
+        let find = |id, commands: &BTreeMap<u64, Command>| {
             if commands.contains_key(&id) { Ok(id) } else { Err(io::Error::from(Errno::SRCH)) }
         };
         match request {
             Request::Run { command } => self.start(stream, command),
-            Request::Attach { id } => match known(id, &self.commands) {
+            Request::Attach { id } => match find(id, &self.commands) {
                 Ok(id) => self.attach(stream, id),
                 Err(error) => stream.fail(error),
             },
             Request::Commands {} => {
-                let commands = self.commands.values().rev().take(TOLD).map(Command::facts);
+                let commands = self.commands.values().rev().take(MAX_LISTED).map(Command::facts);
                 let commands = commands.collect::<Vec<_>>().into_iter().rev().collect();
                 stream.close_with(&Event::Commands { commands });
             }
             Request::Signal { id, signal } => {
-                let outcome = known(id, &self.commands).and_then(|id| Ok(self.commands[&id].signal(signal)?));
+                let outcome = find(id, &self.commands).and_then(|id| Ok(self.commands[&id].signal(signal)?));
                 match outcome {
                     Ok(()) => stream.close_with(&Event::Done {}),
                     Err(error) => stream.fail(error),
@@ -284,7 +296,7 @@ impl EventLoop {
                 Ok(_) => stream.fail(Errno::STALE),
                 Err(error) => stream.fail(error),
             },
-            // The conversation has dealt with the others.
+            // The stream handles the other requests.
             _ => stream.fail(Errno::NOSYS),
         }
     }
@@ -294,7 +306,7 @@ impl EventLoop {
         if self.commands.contains_key(&id) {
             return stream.fail(Errno::EXIST);
         }
-        // The service has given up on it, and told its caller that it was not started.
+        // The service has given up, and has told its caller that the command was not started.
         if stream.channel.is_abandoned() {
             return stream.fail(Errno::CANCELED);
         }
@@ -315,10 +327,10 @@ impl EventLoop {
 
     fn attach(&mut self, stream: &mut Stream, id: u64) {
         let Some(command) = self.commands.get_mut(&id) else { return };
-        // The last one to ask is the one who is told.
+        // The last caller to attach receives the output.
         let before = command.attached.and_then(|token| self.streams.get_mut(&token));
         if let Some(before) = before {
-            before.fail(io::Error::other("another one has attached to the command"));
+            before.fail(io::Error::other("another caller has attached to the command"));
             let _ = before.channel.flush();
         }
         stream.role = Role::Attached(id);
@@ -326,7 +338,7 @@ impl EventLoop {
         command.attach(&stream.channel);
     }
 
-    fn steer(&mut self, id: u64, kind: Kind, payload: &[u8]) {
+    fn control(&mut self, id: u64, kind: Kind, payload: &[u8]) {
         let Some(command) = self.commands.get_mut(&id) else { return };
         match kind {
             Kind::Data => command.feed(payload),
@@ -341,54 +353,55 @@ impl EventLoop {
         }
     }
 
-    /// Goes on with a command: its input, its output, its end.
+    /// Advances a command: its input, its output, its end.
     fn advance(&mut self, id: u64) {
         let Some(command) = self.commands.get_mut(&id) else { return };
         let was_full = !command.wants_input();
         command.push_input();
-        let listener = command.attached.and_then(|token| self.streams.get_mut(&token));
-        command.pump(listener.map(|stream| &mut stream.channel));
+        let stream = command.attached.and_then(|token| self.streams.get_mut(&token));
+        command.pump(stream.map(|stream| &mut stream.channel));
         let token = command.attached;
         let frames_wait = was_full && command.wants_input();
-        self.bound_what_is_kept();
-        self.conclude(id);
+        self.limit_buffered_output();
+        self.finish(id);
         if frames_wait && let Some(token) = token {
-            self.converse(token);
+            self.serve_stream(token);
         }
     }
 
-    /// The command with the most output kept loses its oldest first, so that none is at the expense of the others.
-    fn bound_what_is_kept(&mut self) {
-        while self.budget.keeps_too_much()
-            && let Some(largest) = self.commands.values_mut().max_by_key(|command| command.kept())
+    /// Drops the oldest output of the command with the most buffered output, so that no command uses up the budget of
+    /// others.
+    fn limit_buffered_output(&mut self) {
+        while self.budget.is_output_exceeded()
+            && let Some(largest) = self.commands.values_mut().max_by_key(|command| command.buffered())
         {
-            largest.drop_oldest_kept();
+            largest.drop_oldest_output();
         }
     }
 
-    /// Tells the end of a command that is over, or remembers it for whoever asks.
-    fn conclude(&mut self, id: u64) {
+    /// Sends the end of a finished command to its stream, or keeps it for a later attach.
+    fn finish(&mut self, id: u64) {
         let Some(command) = self.commands.get_mut(&id) else { return };
-        let Some(ending) = command.ending().filter(|_| command.is_over()) else { return };
-        let listener = command.attached.and_then(|token| self.streams.get_mut(&token));
-        if let Some(stream) = listener {
+        let Some(ending) = command.ending().filter(|_| command.is_finished()) else { return };
+        let stream = command.attached.and_then(|token| self.streams.get_mut(&token));
+        if let Some(stream) = stream {
             stream.close_with(&Event::Ended { ending });
             let token = stream.token();
-            self.forget(id);
-            if self.streams.get_mut(&token).is_some_and(|it| it.channel.flush().is_err() || it.is_over()) {
+            self.remove(id);
+            if self.streams.get_mut(&token).is_some_and(|it| it.channel.flush().is_err() || it.is_finished()) {
                 self.streams.remove(&token);
             }
             return;
         }
-        let ended = self.commands.values().filter(|command| command.is_over()).count();
-        if ended > REMEMBERED
-            && let Some(oldest) = self.commands.iter().find(|(_, command)| command.is_over()).map(|(&id, _)| id)
+        let ended = self.commands.values().filter(|command| command.is_finished()).count();
+        if ended > MAX_ENDED
+            && let Some(oldest) = self.commands.iter().find(|(_, command)| command.is_finished()).map(|(&id, _)| id)
         {
-            self.forget(oldest);
+            self.remove(oldest);
         }
     }
 
-    fn forget(&mut self, id: u64) {
+    fn remove(&mut self, id: u64) {
         let Some(command) = self.commands.remove(&id) else { return };
         self.owners.retain(|_, owner| *owner != id);
         for mut output in command.into_leftovers() {
@@ -399,7 +412,7 @@ impl EventLoop {
 
     fn drain(&mut self, token: Token) {
         let Some(output) = self.leftovers.get(&token) else { return };
-        if !matches!(read_some(output, &mut Vec::new(), 64 * 1024), Ok(Filled::Some(_) | Filled::Dry)) {
+        if !matches!(read_some(output, &mut Vec::new(), 64 * 1024), Ok(Filled::Some(_) | Filled::WouldBlock)) {
             self.leftovers.remove(&token);
         }
     }

@@ -1,6 +1,7 @@
-//! Files, as this process and the sandbox's own programs see them: no path leads out of the sandbox.
+//! Files of the guest. Init and the sandbox's programs see the same tree, so no path leads out of the sandbox.
 //!
-//! Nothing here waits: what is no regular file is not opened for reading, whoever is at its other end.
+//! No operation here blocks: only regular files are opened for reading, because the other end of a pipe or a device may
+//! not answer.
 
 use std::ffi::CString;
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
@@ -17,7 +18,7 @@ use sandbox_init::wire::{Entry, Event, Facts, FileKind, Kind};
 
 use crate::stream_socket::{Filled, StreamSocket};
 
-/// What an entry takes beside those.
+/// The size of an encoded entry without its name and link target.
 const ENTRY: usize = 64;
 
 const PERMISSIONS: u32 = 0o7777;
@@ -32,7 +33,7 @@ pub(crate) fn facts(at: &Bytes) -> io::Result<Facts> {
     Ok(described(&fstat(&file)?, || readlinkat(&file, "", Vec::new()))?)
 }
 
-/// `target`: where a symbolic link leads.
+/// Describes a file. `target` reads the target of a symbolic link.
 fn described(stat: &Stat, target: impl FnOnce() -> rustix::io::Result<CString>) -> rustix::io::Result<Facts> {
     let (kind, target) = match FileType::from_raw_mode(stat.st_mode) {
         FileType::RegularFile => (FileKind::File {}, None),
@@ -51,7 +52,7 @@ fn described(stat: &Stat, target: impl FnOnce() -> rustix::io::Result<CString>) 
     })
 }
 
-/// Its device and number there, by which two names are known to mean one directory.
+/// Returns the device and inode, which identify a directory under any name.
 pub(crate) fn identity(at: &Bytes) -> io::Result<(u64, u64)> {
     fs::metadata(path(at)).map(|metadata| (metadata.dev(), metadata.ino()))
 }
@@ -76,7 +77,7 @@ pub(crate) fn remove(at: &Bytes, recursive: bool) -> io::Result<()> {
     }
 }
 
-/// A file on its way to the service.
+/// A file that is read by the service.
 #[derive(Debug)]
 pub(crate) struct Reading {
     file: File,
@@ -92,7 +93,7 @@ impl Reading {
         match FileType::from_raw_mode(stat.st_mode) {
             FileType::RegularFile => {}
             FileType::Directory => return Err(Errno::ISDIR.into()),
-            _ => return Err(io::Error::other("it is not a regular file")),
+            _ => return Err(io::Error::other("not a regular file")),
         }
         if offset > 0 {
             file.seek(SeekFrom::Start(offset))?;
@@ -100,7 +101,7 @@ impl Reading {
         Ok((described(&stat, || Err(Errno::INVAL))?, Self { file, left: length }))
     }
 
-    /// Whether there is more.
+    /// Sends the next bytes. Returns whether more remain.
     pub(crate) fn advance(&mut self, channel: &mut StreamSocket) -> io::Result<bool> {
         let room = usize::try_from(self.left).unwrap_or(usize::MAX);
         if room == 0 {
@@ -109,13 +110,13 @@ impl Reading {
         match channel.fill(Kind::Data, &self.file, room)? {
             Filled::Some(length) => self.left -= length as u64,
             Filled::End => self.left = 0,
-            Filled::Dry => {}
+            Filled::WouldBlock => {}
         }
         Ok(self.left > 0)
     }
 }
 
-/// A directory on its way to the service.
+/// A directory that is listed for the service.
 #[derive(Debug)]
 pub(crate) struct Listing {
     directory: Dir,
@@ -149,7 +150,7 @@ impl Listing {
                     size += ENTRY + name.0.len() + facts.target.as_ref().map_or(0, |target| target.0.len());
                     entries.push(Entry { name, facts });
                 }
-                // Gone since.
+                // The entry was removed meanwhile.
                 Err(Errno::NOENT) => {}
                 Err(error) => return Err(error.into()),
             }
@@ -159,18 +160,18 @@ impl Listing {
     }
 }
 
-/// A file on its way from the service: beside its place until it is complete.
+/// A file that is written by the service, under a hidden name until it is complete.
 #[derive(Debug)]
 pub(crate) struct Writing {
     file: File,
     target: PathBuf,
-    /// Absent once it is in its place.
+    /// Absent once the draft is renamed.
     draft: Option<PathBuf>,
 }
 
 impl Writing {
     pub(crate) fn open(at: &Bytes, mode: Option<u32>, parents: bool) -> io::Result<Self> {
-        let target = through_links(path(at))?;
+        let target = resolve_links(path(at))?;
         own_process::refuse_in_parent(&target)?;
         let name = target.file_name().ok_or(Errno::INVAL)?;
         let directory = target.parent().ok_or(Errno::INVAL)?;
@@ -186,13 +187,13 @@ impl Writing {
         let mut unique = [0; 8];
         File::open("/dev/urandom")?.read_exact(&mut unique)?;
         let mut hidden = std::ffi::OsString::from(".");
-        // A name has at most 255 bytes; the draft's may need to be shorter than its own.
+        // A name has at most 255 bytes, so the draft's name may need to be shorter than the target's.
         hidden.push(std::ffi::OsStr::from_bytes(&name.as_bytes()[..name.len().min(200)]));
         hidden.push(format!(".{:016x}", u64::from_le_bytes(unique)));
         let draft = directory.join(hidden);
         let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft)?;
         let writing = Self { file, target, draft: Some(draft) };
-        // Not by the mask, which is the sandbox's and not the caller's.
+        // The umask belongs to the sandbox and must not restrict the caller's mode.
         writing.file.set_permissions(Permissions::from_mode(mode))?;
         Ok(writing)
     }
@@ -218,8 +219,8 @@ impl Drop for Writing {
     }
 }
 
-/// Where a write through symbolic links goes, as far as they lead somewhere.
-fn through_links(at: &Path) -> io::Result<PathBuf> {
+/// Returns the target of a write through symbolic links, as far as it exists.
+fn resolve_links(at: &Path) -> io::Result<PathBuf> {
     match fs::symlink_metadata(at) {
         Ok(metadata) if metadata.is_symlink() => match fs::canonicalize(at) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(at.to_owned()),

@@ -1,9 +1,9 @@
-//! What sandbox-init and the service say to each other, and what both of them do.
+//! The protocol between sandbox-init and the service, and the code that both share.
 //!
-//! Init connects out to the service's socket, says who it is ([`wire::Hello`]), and from then on is handed one end of a
-//! socket pair for each **conversation** (a byte with a descriptor attached). A conversation is one request, whatever
-//! follows from it, and an end: each has a socket of its own, so none waits for another and the kernel holds back
-//! whoever is too fast.
+//! Init connects to the service's socket and identifies itself ([`wire::Hello`]). For each **guest stream**, the
+//! service then passes it one end of a socket pair: a byte with a descriptor attached. A guest stream carries one
+//! request, the frames that follow from it, and an end. Each stream has its own socket, so no stream waits for another,
+//! and the kernel slows down a sender that is too fast.
 
 pub mod codec;
 pub mod own_process;

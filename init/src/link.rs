@@ -1,4 +1,4 @@
-//! The connection to the service: made again and again until it holds, for the service may restart.
+//! The guest link: the connection to the service. Init reconnects until it succeeds, because the service may restart.
 
 use std::ffi::OsString;
 use std::io::{self, IoSliceMut};
@@ -14,10 +14,10 @@ use sandbox_init::wire::{self, Hello, Kind, SECRET_LENGTH, SECRET_VARIABLE, SOCK
 
 use crate::poll::{Interest, Poll, Token, Watched};
 
-const FIRST_PAUSE: Duration = Duration::from_millis(20);
-const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+const MIN_DELAY: Duration = Duration::from_millis(20);
+const MAX_DELAY: Duration = Duration::from_millis(500);
 
-/// Where the service listens, and how it knows us.
+/// The service's socket, and the secret that identifies this init.
 #[derive(Debug)]
 pub(crate) struct Address {
     socket: OsString,
@@ -25,7 +25,7 @@ pub(crate) struct Address {
 }
 
 impl Address {
-    /// Absent where nobody said: then there is only the program to care for.
+    /// Reads the address from the environment. Absent without the variables: then init only runs the program.
     pub(crate) fn from_environment() -> Option<Self> {
         let secret = std::env::var(SECRET_VARIABLE).ok()?;
         let mut bytes = [0; SECRET_LENGTH];
@@ -40,40 +40,40 @@ impl Address {
 pub(crate) struct Link {
     address: Address,
     state: State,
-    pause: Duration,
+    delay: Duration,
 }
 
 #[derive(Debug)]
 enum State {
-    Broken { again: Instant },
-    Open(Watched),
+    Disconnected { retry_at: Instant },
+    Connected(Watched),
 }
 
 impl Link {
     pub(crate) fn new(address: Address) -> Self {
-        Self { address, state: State::Broken { again: Instant::now() }, pause: FIRST_PAUSE }
+        Self { address, state: State::Disconnected { retry_at: Instant::now() }, delay: MIN_DELAY }
     }
 
-    /// When [`Link::mend`] has something to do.
-    pub(crate) fn next_try(&self) -> Option<Instant> {
+    /// Returns when [`Link::reconnect`] tries again.
+    pub(crate) fn next_attempt(&self) -> Option<Instant> {
         match self.state {
-            State::Broken { again } => Some(again),
-            State::Open(_) => None,
+            State::Disconnected { retry_at } => Some(retry_at),
+            State::Connected(_) => None,
         }
     }
 
     pub(crate) fn is(&self, token: Token) -> bool {
-        matches!(&self.state, State::Open(socket) if socket.token() == token)
+        matches!(&self.state, State::Connected(socket) if socket.token() == token)
     }
 
-    /// Connects, if it is time to.
-    pub(crate) fn mend(&mut self, poll: &mut Poll) {
-        let State::Broken { again } = self.state else { return };
-        if Instant::now() < again {
+    /// Connects if the next attempt is due.
+    pub(crate) fn reconnect(&mut self, poll: &mut Poll) {
+        let State::Disconnected { retry_at } = self.state else { return };
+        if Instant::now() < retry_at {
             return;
         }
         match self.connect(poll) {
-            Ok(socket) => self.state = State::Open(socket),
+            Ok(socket) => self.state = State::Connected(socket),
             Err(_) => self.back_off(),
         }
     }
@@ -84,22 +84,22 @@ impl Link {
         connect(&socket, &SocketAddrUnix::new(self.address.socket.as_os_str())?)?;
         let mut hello = Vec::new();
         wire::put_message(&mut hello, Kind::Hello, &Hello { version: VERSION, secret: self.address.secret });
-        // It fits into an empty buffer.
+        // The message fits into an empty buffer.
         send(&socket, &hello, SendFlags::NOSIGNAL)?;
         poll.watch(socket, Interest::READ)
     }
 
     fn back_off(&mut self) {
-        self.state = State::Broken { again: Instant::now() + self.pause };
-        self.pause = (self.pause * 2).min(LONGEST_PAUSE);
+        self.state = State::Disconnected { retry_at: Instant::now() + self.delay };
+        self.delay = (self.delay * 2).min(MAX_DELAY);
     }
 
-    /// The conversations that were opened since.
-    pub(crate) fn opened(&mut self) -> Vec<OwnedFd> {
+    /// Returns the sockets of newly opened streams.
+    pub(crate) fn accept(&mut self) -> Vec<OwnedFd> {
         let mut opened = Vec::new();
-        while let State::Open(socket) = &self.state {
+        while let State::Connected(socket) = &self.state {
             match receive(socket, &mut opened) {
-                Ok(true) => self.pause = FIRST_PAUSE,
+                Ok(true) => self.delay = MIN_DELAY,
                 Err(rustix::io::Errno::AGAIN) => break,
                 Ok(false) | Err(_) => self.back_off(),
             }
@@ -108,12 +108,12 @@ impl Link {
     }
 }
 
-/// Whether anything came; the end of the connection if not.
+/// Receives the socket of one stream. `false`: the connection has ended.
 fn receive(socket: &Watched, opened: &mut Vec<OwnedFd>) -> rustix::io::Result<bool> {
     const AT_ONCE: usize = 8;
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(AT_ONCE))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-    // The kernel never joins two messages that carry descriptors, so one byte is one conversation.
+    // The kernel never merges two messages that carry descriptors, so one byte is one stream.
     let mut byte = [0; 1];
     let message = recvmsg(socket, &mut [IoSliceMut::new(&mut byte)], &mut ancillary, RecvFlags::CMSG_CLOEXEC)?;
     for attached in ancillary.drain() {

@@ -1,11 +1,13 @@
 //! sandbox-init: the first process of a sandbox.
 //!
-//! `sandbox-init [PROGRAM [ARGUMENT...]]` starts the image's own program, hands on the signals it gets, reaps what nobody
-//! else waits for, and exits as the program does. Told to wait, it starts the program once it is bound. Beside it, it does what the service asks for: see
-//! [`sandbox_init::wire`]. Without a program it only does that.
+//! `sandbox-init [PROGRAM [ARGUMENT...]]` starts the image's own program, forwards signals to it, reaps orphans, and
+//! exits as the program does. With [`WAIT_VARIABLE`] set, init starts the program only once the sandbox is bound.
+//! Beside the program, init serves the requests of the service: see [`sandbox_init::wire`]. Without a program, it only
+//! serves requests.
 //!
-//! One thread, one `epoll`: however many processes the sandbox has used up, what needs no new one still works. The service
-//! is trusted; everything else in the sandbox is not, and can neither read this process nor, as it is the first, kill it.
+//! Init has one thread and one `epoll`. A request that needs no new process therefore works even when the sandbox has
+//! used up its process limit. Init trusts the service. It trusts no other process of the sandbox: no such process can
+//! read init's memory, and none can kill init, because init is pid 1.
 
 mod budget;
 mod command;
@@ -34,9 +36,9 @@ use sandbox_init::wire::{SECRET_VARIABLE, SOCKET_VARIABLE, WAIT_VARIABLE};
 fn main() -> ExitCode {
     let address = link::Address::from_environment();
     if let Err(error) = own_process::wipe_variable(SECRET_VARIABLE) {
-        eprintln!("sandbox-init: the secret stays in the environment of this process: {error}");
+        eprintln!("sandbox-init: cannot remove the secret from the environment of this process: {error}");
     }
-    // No other process of the sandbox reads the memory or the descriptors of this process, or traces it.
+    // No other process of the sandbox may trace this process, or read its memory or descriptors.
     let _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);
     let waits = std::env::var_os(WAIT_VARIABLE).is_some();
     let program = Program::new(std::env::args_os().skip(1).collect(), waits);
@@ -49,5 +51,5 @@ fn main() -> ExitCode {
     }
 }
 
-/// What this process was told in its environment and nobody else is.
+/// The environment variables that only init may see.
 pub(crate) const OWN_VARIABLES: [&str; 3] = [SECRET_VARIABLE, SOCKET_VARIABLE, WAIT_VARIABLE];

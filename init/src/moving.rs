@@ -1,8 +1,8 @@
-//! A file or directory on its way to another place, as `mv` moves it: into a directory that is there, and by a copy where
-//! the place is on another file system.
+//! The move of a file or directory with the rules of `mv`: into an existing directory, and by a copy to another file
+//! system.
 //!
-//! A copy takes a bounded step at a time. It goes through descriptors, one name at a time, and follows no link; it is made
-//! beside its place under a hidden name and renamed at the end. The source is removed only once the copy is in its place.
+//! A copy takes bounded steps. It goes through descriptors, one name at a time, and follows no link. The copy has a
+//! hidden name beside its target and is renamed at the end. The source is removed only after that.
 
 use std::ffi::{CStr, CString, OsString};
 use std::fs::{self, File};
@@ -21,19 +21,19 @@ use sandbox_init::own_process;
 
 use crate::files::path;
 
-/// How deep directories may lie in each other: each takes descriptors while it is copied.
-const DEEPEST: usize = 256;
+/// The greatest depth of directories: each takes descriptors while it is copied.
+const MAX_DEPTH: usize = 256;
 
-/// Copied in one step.
-const STEP: usize = 128 << 10;
+/// Bytes copied in one step.
+const STEP_BYTES: usize = 128 << 10;
 
 /// Entries removed in one step.
-const REMOVED: usize = 64;
+const STEP_REMOVALS: usize = 64;
 
 const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 const PARENT: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
-/// Moves at once where a rename does it. Otherwise returns the copy that is to be made.
+/// Moves with a rename where that is possible. Otherwise returns the copy that must be made.
 pub(crate) fn begin(from: &Bytes, to: &Bytes) -> io::Result<Option<Moving>> {
     let (from, mut to) = (path(from), path(to).to_owned());
     if fs::metadata(&to).is_ok_and(|there| there.is_dir()) {
@@ -52,7 +52,7 @@ pub(crate) struct Moving {
     source: Place,
     target: Place,
     draft: Draft,
-    /// From the outermost to the directory that is being copied.
+    /// The open directories, from the outermost to the one that is copied.
     open: Vec<Level>,
     file: Option<Copying>,
     removal: Removal,
@@ -82,7 +82,7 @@ impl Place {
     }
 }
 
-/// The copy, until it is in its place.
+/// The incomplete copy. Dropping it removes the copy.
 #[derive(Debug)]
 struct Draft {
     parent: OwnedFd,
@@ -98,7 +98,7 @@ impl Drop for Draft {
     }
 }
 
-/// A directory that is being copied, and its copy.
+/// A directory that is copied, and its copy.
 #[derive(Debug)]
 struct Level {
     source: Dir,
@@ -106,7 +106,7 @@ struct Level {
     stat: Stat,
 }
 
-/// A file that is being copied, and its copy.
+/// A file that is copied, and its copy.
 #[derive(Debug)]
 struct Copying {
     source: File,
@@ -140,7 +140,7 @@ impl Moving {
                 Ok(true)
             }
             Stage::Copy => {
-                if self.go_on_copying()? {
+                if self.continue_copy()? {
                     return Ok(true);
                 }
                 let Some(name) = &self.draft.name else { return Ok(false) };
@@ -150,7 +150,7 @@ impl Moving {
                 Ok(true)
             }
             Stage::Remove => {
-                for _ in 0..REMOVED {
+                for _ in 0..STEP_REMOVALS {
                     if !self.removal.step(self.source.parent.as_fd(), &self.source.name)? {
                         return Ok(false);
                     }
@@ -161,7 +161,7 @@ impl Moving {
     }
 
     /// Returns whether there is more to copy.
-    fn go_on_copying(&mut self) -> io::Result<bool> {
+    fn continue_copy(&mut self) -> io::Result<bool> {
         if let Some(file) = &mut self.file {
             if file.advance()? {
                 self.file = None;
@@ -190,8 +190,8 @@ impl Moving {
         let stat = statat(from, name, AtFlags::SYMLINK_NOFOLLOW)?;
         match FileType::from_raw_mode(stat.st_mode) {
             FileType::Directory => {
-                if self.open.len() >= DEEPEST {
-                    return Err(io::Error::other(format!("it lies deeper than {DEEPEST} directories")));
+                if self.open.len() >= MAX_DEPTH {
+                    return Err(io::Error::other(format!("it is more than {MAX_DEPTH} directories deep")));
                 }
                 let source = openat(from, name, DIRECTORY, Mode::empty())?;
                 own_process::refuse(&source)?;
@@ -215,7 +215,7 @@ impl Moving {
             FileType::Symlink => {
                 symlinkat(readlinkat(from, name, Vec::new())?, to, copy_name)?;
                 let (user, group) = owner(&stat);
-                // A user that is not root cannot give files away.
+                // Only root can change the owner of a file.
                 let _ = chownat(to, copy_name, user, group, AtFlags::SYMLINK_NOFOLLOW);
             }
             _ => return Err(unmovable()),
@@ -225,10 +225,10 @@ impl Moving {
 }
 
 impl Copying {
-    /// Returns whether that was all of it.
+    /// Copies the next bytes. Returns whether the file is complete.
     fn advance(&mut self) -> io::Result<bool> {
-        let mut step = Vec::with_capacity(STEP);
-        Read::by_ref(&mut self.source).take(STEP as u64).read_to_end(&mut step)?;
+        let mut step = Vec::with_capacity(STEP_BYTES);
+        Read::by_ref(&mut self.source).take(STEP_BYTES as u64).read_to_end(&mut step)?;
         self.copy.write_all(&step)?;
         if step.is_empty() {
             complete(self.copy.as_fd(), &self.stat)?;
@@ -240,9 +240,9 @@ impl Copying {
 /// Gives a copy the owner, the mode and the times of its source.
 fn complete(copy: BorrowedFd<'_>, stat: &Stat) -> io::Result<()> {
     let (user, group) = owner(stat);
-    // A file that stays its copier's must not run programs as the user or group it was of.
-    let kept = if fchown(copy, user, group).is_ok() { 0o7777 } else { 0o1777 };
-    fchmod(copy, Mode::from_raw_mode(stat.st_mode & kept))?;
+    // A file whose owner could not be set must not run programs as another user or group.
+    let mode_bits = if fchown(copy, user, group).is_ok() { 0o7777 } else { 0o1777 };
+    fchmod(copy, Mode::from_raw_mode(stat.st_mode & mode_bits))?;
     let time = |tv_sec, tv_nsec| Timespec { tv_sec, tv_nsec };
     Ok(futimens(
         copy,
@@ -257,7 +257,7 @@ fn owner(stat: &Stat) -> (Option<Uid>, Option<Gid>) {
     (Some(Uid::from_raw(stat.st_uid)), Some(Gid::from_raw(stat.st_gid)))
 }
 
-/// The removal of a file, or of a directory with all that is in it.
+/// The removal of a file or of a directory tree.
 #[derive(Debug, Default)]
 struct Removal {
     open: Vec<(Dir, CString)>,
@@ -288,18 +288,18 @@ impl Removal {
         }
     }
 
-    /// Returns whether it is a directory, whose content comes first.
+    /// Returns whether it is a directory, whose content must be removed first.
     fn remove(&mut self, parent: BorrowedFd<'_>, name: &CStr) -> io::Result<bool> {
-        let look = match statat(parent, name, AtFlags::SYMLINK_NOFOLLOW) {
+        let stat = match statat(parent, name, AtFlags::SYMLINK_NOFOLLOW) {
             Err(Errno::NOENT) => return Ok(false),
-            look => look?,
+            stat => stat?,
         };
-        if FileType::from_raw_mode(look.st_mode) != FileType::Directory {
+        if FileType::from_raw_mode(stat.st_mode) != FileType::Directory {
             unlinkat(parent, name, AtFlags::empty())?;
             return Ok(false);
         }
-        if self.open.len() >= DEEPEST {
-            return Err(io::Error::other(format!("it lies deeper than {DEEPEST} directories")));
+        if self.open.len() >= MAX_DEPTH {
+            return Err(io::Error::other(format!("it is more than {MAX_DEPTH} directories deep")));
         }
         self.open.push((Dir::new(openat(parent, name, DIRECTORY, Mode::empty())?)?, name.to_owned()));
         Ok(true)
@@ -314,7 +314,7 @@ fn unmovable() -> io::Error {
     io::Error::other("a socket, pipe or device cannot be moved to another file system")
 }
 
-/// A name beside the place of a copy. A name has at most 255 bytes.
+/// Returns a hidden name for a copy. A name has at most 255 bytes.
 fn hidden(name: &CStr) -> io::Result<CString> {
     let mut unique = [0; 8];
     File::open("/dev/urandom")?.read_exact(&mut unique)?;
@@ -352,7 +352,7 @@ mod tests {
         fs::create_dir_all(from.join("a/b")).unwrap();
         fs::create_dir(&outside).unwrap();
         fs::write(outside.join("kept"), "").unwrap();
-        let content = vec![7; 3 * STEP + 1];
+        let content = vec![7; 3 * STEP_BYTES + 1];
         fs::write(from.join("a/b/file"), &content).unwrap();
         fs::set_permissions(from.join("a/b/file"), PermissionsExt::from_mode(0o640)).unwrap();
         symlink(&outside, from.join("a/link")).unwrap();
@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_copied_stays_where_it_is_and_leaves_nothing_of_a_copy() {
+    fn a_failed_copy_leaves_the_source_and_removes_the_draft() {
         let place = tempfile::tempdir().unwrap();
         let (from, to) = (place.path().join("from"), place.path().join("to"));
         fs::create_dir(&from).unwrap();
@@ -393,11 +393,11 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_that_is_given_up_is_removed() {
+    fn a_cancelled_copy_is_removed() {
         let place = tempfile::tempdir().unwrap();
         let (from, to) = (place.path().join("from"), place.path().join("to"));
         fs::create_dir_all(from.join("a")).unwrap();
-        fs::write(from.join("a/file"), vec![1; 4 * STEP]).unwrap();
+        fs::write(from.join("a/file"), vec![1; 4 * STEP_BYTES]).unwrap();
         let mut moving = Moving::copying(&from, &to).unwrap();
         for _ in 0..6 {
             assert!(moving.advance().unwrap());
@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_is_there_is_moved_into() {
+    fn a_move_to_an_existing_directory_goes_into_it() {
         let place = tempfile::tempdir().unwrap();
         let bytes = |name: &str| Bytes(place.path().join(name).as_os_str().as_bytes().to_vec());
         for directory in ["from", "into", "into/from"] {

@@ -1,4 +1,5 @@
-//! What a command printed while no caller was attached: the last of it, bounded for each command and in total.
+//! The output that a command printed while no caller was attached: its last part, limited for each command and in
+//! total.
 
 use std::collections::VecDeque;
 
@@ -7,19 +8,19 @@ use sandbox_init::wire::{Event, Kind};
 use crate::budget::Budget;
 use crate::stream_socket::StreamSocket;
 
-/// Kept of each command's output.
-const KEPT: usize = 1024 * 1024;
+/// The bytes buffered for each command.
+const MAX_BUFFERED: usize = 1024 * 1024;
 
-/// Output in small pieces is put together up to this size.
+/// Small pieces of output are merged up to this size.
 const CHUNK: usize = 16 * 1024;
 
-/// What a chunk costs beside its bytes.
+/// The memory of a chunk beside its bytes.
 const OVERHEAD: usize = 64;
 
 #[derive(Debug)]
 pub(crate) struct OutputBuffer {
     chunks: VecDeque<(Kind, Vec<u8>)>,
-    /// In memory, so with what each chunk costs.
+    /// The memory of all chunks, overhead included.
     size: usize,
     missed: u64,
     budget: Budget,
@@ -38,7 +39,7 @@ impl OutputBuffer {
         self.chunks.is_empty()
     }
 
-    pub(crate) fn keep(&mut self, kind: Kind, bytes: &[u8]) {
+    pub(crate) fn push(&mut self, kind: Kind, bytes: &[u8]) {
         match self.chunks.back_mut() {
             Some((last, chunk)) if *last == kind && chunk.len() + bytes.len() <= CHUNK => {
                 let before = chunk.capacity();
@@ -52,16 +53,16 @@ impl OutputBuffer {
                 self.chunks.push_back((kind, chunk));
             }
         }
-        while self.size > KEPT {
+        while self.size > MAX_BUFFERED {
             self.drop_oldest();
         }
     }
 
-    /// Takes back what was on its way to the service and did not arrive: it was printed before all that is kept.
+    /// Puts back output that was not sent. It is older than all buffered output.
     pub(crate) fn put_back(&mut self, kind: Kind, bytes: Vec<u8>) {
         self.count(bytes.capacity() + OVERHEAD);
         self.chunks.push_front((kind, bytes));
-        while self.size > KEPT {
+        while self.size > MAX_BUFFERED {
             self.drop_oldest();
         }
     }
@@ -72,7 +73,7 @@ impl OutputBuffer {
         }
     }
 
-    /// Hands on as much as the channel takes. Whether that was all.
+    /// Sends as much as the stream accepts. Returns whether the buffer is empty.
     pub(crate) fn replay(&mut self, channel: &mut StreamSocket) -> bool {
         if self.missed > 0 {
             channel.send(Kind::Event, &Event::Missed { bytes: std::mem::take(&mut self.missed) });
@@ -90,19 +91,19 @@ impl OutputBuffer {
         let chunk = self.chunks.pop_front()?;
         let cost = chunk.1.capacity() + OVERHEAD;
         self.size -= cost;
-        self.budget.drop_kept(cost);
+        self.budget.release_output(cost);
         Some(chunk)
     }
 
     fn count(&mut self, bytes: usize) {
         self.size += bytes;
-        self.budget.keep(bytes);
+        self.budget.count_output(bytes);
     }
 }
 
 impl Drop for OutputBuffer {
     fn drop(&mut self) {
-        self.budget.drop_kept(self.size);
+        self.budget.release_output(self.size);
     }
 }
 
@@ -119,38 +120,38 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_goes_first_and_is_counted() {
+    fn the_oldest_output_is_dropped_first_and_counted() {
         let mut retained = OutputBuffer::new(&budget());
         for _ in 0..3 {
-            retained.keep(Kind::Stdout, &vec![0; KEPT / 2 - OVERHEAD]);
+            retained.push(Kind::Stdout, &vec![0; MAX_BUFFERED / 2 - OVERHEAD]);
         }
-        let half = KEPT / 2 - OVERHEAD;
+        let half = MAX_BUFFERED / 2 - OVERHEAD;
         assert_eq!((bytes(&retained), retained.missed, retained.chunks.len()), (2 * half, half as u64, 2));
     }
 
     #[test]
     fn output_in_single_bytes_costs_no_more_than_in_one_piece() {
         let mut retained = OutputBuffer::new(&budget());
-        for n in 0..3 * KEPT {
-            retained.keep(if n % 100 == 0 { Kind::Stderr } else { Kind::Stdout }, b"x");
+        for n in 0..3 * MAX_BUFFERED {
+            retained.push(if n % 100 == 0 { Kind::Stderr } else { Kind::Stdout }, b"x");
         }
         let capacity: usize = retained.chunks.iter().map(|(_, chunk)| chunk.capacity() + OVERHEAD).sum();
-        assert!(capacity == retained.size && capacity <= KEPT && bytes(&retained) > KEPT / 4);
-        assert_eq!(retained.missed as usize + bytes(&retained), 3 * KEPT);
+        assert!(capacity == retained.size && capacity <= MAX_BUFFERED && bytes(&retained) > MAX_BUFFERED / 4);
+        assert_eq!(retained.missed as usize + bytes(&retained), 3 * MAX_BUFFERED);
     }
 
     #[test]
-    fn the_total_counts_what_is_kept_and_no_more() {
+    fn the_total_counts_exactly_the_buffered_output() {
         let budget = budget();
         let mut commands: Vec<OutputBuffer> = (0..3).map(|_| OutputBuffer::new(&budget)).collect();
         for retained in &mut commands {
-            retained.keep(Kind::Stdout, &vec![0; KEPT - OVERHEAD]);
+            retained.push(Kind::Stdout, &vec![0; MAX_BUFFERED - OVERHEAD]);
         }
-        assert!(budget.keeps_too_much(), "2 MiB of 32");
+        assert!(budget.is_output_exceeded(), "2 MiB of 32");
         commands[0].drop_oldest();
-        assert!(!budget.keeps_too_much());
+        assert!(!budget.is_output_exceeded());
         drop(commands);
-        budget.keep(2 << 20);
-        assert!(!budget.keeps_too_much(), "all of it was given back");
+        budget.count_output(2 << 20);
+        assert!(!budget.is_output_exceeded(), "all of it was given back");
     }
 }

@@ -1,8 +1,8 @@
-//! Keeps this process to itself: no path leads into its own directory of a proc file system.
+//! Keeps this process's own directory of a proc file system out of reach of every path.
 //!
-//! A process may always read its own memory and environment there, and init reads on behalf of others. The opened
-//! descriptor is judged, never the name that led to it: links, `..`, roots of other processes, second proc file systems and
-//! parts of one that are mounted elsewhere all end at the same directory.
+//! A process may always read its own memory and environment there, and init reads files on behalf of others. The check
+//! looks at the opened descriptor, never at the path: links, `..`, the roots of other processes, second proc file
+//! systems and bind mounts of their parts all end at the same directory.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -15,16 +15,16 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-/// The number of a proc file system's topmost directory.
-const TOPMOST: u64 = 1;
+/// The inode number of the root directory of a proc file system.
+const ROOT_INODE: u64 = 1;
 
-/// No directory of a proc file system lies deeper.
-const DEEPEST: usize = 64;
+/// The greatest depth of a directory in a proc file system.
+const MAX_DEPTH: usize = 64;
 
-const LOOK: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
+const OPEN_PATH: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
-/// Refuses a file or directory that belongs to this process in a proc file system, and every one there of which that
-/// cannot be known.
+/// Returns an error for a file or directory of a proc file system that belongs to this process, and for one whose owner
+/// cannot be determined.
 pub fn refuse(opened: impl AsFd) -> rustix::io::Result<()> {
     let opened = opened.as_fd();
     if !is_in_proc(opened)? {
@@ -32,33 +32,33 @@ pub fn refuse(opened: impl AsFd) -> rustix::io::Result<()> {
     }
     let stat = fstat(opened)?;
     let mut at = match FileType::from_raw_mode(stat.st_mode) {
-        FileType::Directory => openat(opened, ".", LOOK, Mode::empty())?,
+        FileType::Directory => openat(opened, ".", OPEN_PATH, Mode::empty())?,
         _ => directory_of(opened, &stat)?,
     };
-    let mut way = Vec::new();
-    for _ in 0..DEEPEST {
-        // A part of a proc file system that is mounted elsewhere does not show whose it is.
+    let mut ancestors = Vec::new();
+    for _ in 0..MAX_DEPTH {
+        // A bind mount of a part of a proc file system does not show which process it belongs to.
         if !is_in_proc(&at)? {
             break;
         }
         let stat = fstat(&at)?;
-        way.push(identity(&stat));
-        if stat.st_ino == TOPMOST && is_link(statat(&at, "self", AtFlags::SYMLINK_NOFOLLOW)) {
+        ancestors.push(identity(&stat));
+        if stat.st_ino == ROOT_INODE && is_link(statat(&at, "self", AtFlags::SYMLINK_NOFOLLOW)) {
             return match statat(&at, "self", AtFlags::empty()) {
-                Ok(own) if way.contains(&identity(&own)) => Err(Errno::ACCESS),
-                // It is the file system of another process namespace, in which this process does not exist.
+                Ok(own) if ancestors.contains(&identity(&own)) => Err(Errno::ACCESS),
+                // This process does not exist in the process namespace of that file system.
                 Ok(_) | Err(Errno::NOENT) => Ok(()),
                 Err(error) => Err(error),
             };
         }
-        at = openat(&at, "..", LOOK, Mode::empty())?;
+        at = openat(&at, "..", OPEN_PATH, Mode::empty())?;
     }
     Err(Errno::ACCESS)
 }
 
-/// The same for what is to be made, moved or removed at this path. A directory that is not there is the caller's to find.
+/// Does the same for a path that is to be created, moved or removed. The caller handles a missing directory.
 pub fn refuse_in_parent(path: &Path) -> rustix::io::Result<()> {
-    match path.parent().map(|parent| open(parent, LOOK, Mode::empty())) {
+    match path.parent().map(|parent| open(parent, OPEN_PATH, Mode::empty())) {
         Some(Ok(directory)) => refuse(directory),
         _ => Ok(()),
     }
@@ -76,20 +76,20 @@ fn is_link(look: rustix::io::Result<Stat>) -> bool {
     look.is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Symlink)
 }
 
-/// The directory that an opened file is in: the kernel says where, and it has to be the very same file.
+/// Opens the directory of an opened file. The kernel names the directory, and the entry there must be the same file.
 fn directory_of(opened: impl AsFd, stat: &Stat) -> rustix::io::Result<OwnedFd> {
     let path = readlink(format!("/proc/self/fd/{}", opened.as_fd().as_raw_fd()), Vec::new())?;
     let path = path.to_bytes();
     let slash = path.iter().rposition(|byte| *byte == b'/').ok_or(Errno::ACCESS)?;
-    let directory = open(&path[..slash.max(1)], LOOK, Mode::empty()).map_err(|_| Errno::ACCESS)?;
+    let directory = open(&path[..slash.max(1)], OPEN_PATH, Mode::empty()).map_err(|_| Errno::ACCESS)?;
     match statat(&directory, &path[slash + 1..], AtFlags::SYMLINK_NOFOLLOW) {
         Ok(there) if identity(&there) == identity(stat) => Ok(directory),
         _ => Err(Errno::ACCESS),
     }
 }
 
-/// Overwrites the value of an environment variable where the kernel shows it to others, as in `/proc/PID/environ`. To be
-/// called before the process is made undumpable, while it is still allowed to write to itself.
+/// Overwrites the value of an environment variable where the kernel shows it to other processes, as in
+/// `/proc/PID/environ`. Call this before the process is made undumpable, while it may still write to its own memory.
 pub fn wipe_variable(name: &str) -> io::Result<()> {
     let environment = fs::read("/proc/self/environ")?;
     let mut at = 0;
@@ -105,11 +105,11 @@ pub fn wipe_variable(name: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// Where in memory this process got its environment.
+/// Returns the address of this process's environment.
 fn environment_start() -> io::Result<u64> {
-    /// Of `/proc/PID/stat`, counted behind the name.
+    /// The index of `env_start` in `/proc/PID/stat`, counted after the name.
     const FIELD: usize = 47;
     let stat = io::read_to_string(File::open("/proc/self/stat")?)?;
     let field = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_ascii_whitespace().nth(FIELD)?.parse().ok());
-    field.ok_or_else(|| io::Error::other("the kernel does not say where the environment is"))
+    field.ok_or_else(|| io::Error::other("/proc/self/stat has no address of the environment"))
 }

@@ -1,4 +1,4 @@
-//! Waiting for descriptors.
+//! Readiness of descriptors, by `epoll`.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 
-/// Names a descriptor for as long as this process runs; never used again after it.
+/// The id of a watched descriptor, unique in the life of this process.
 pub(crate) type Token = u64;
 
 #[derive(Debug)]
@@ -23,14 +23,14 @@ impl Poll {
 
     pub(crate) fn watch(&mut self, fd: OwnedFd, interest: Interest) -> io::Result<Watched> {
         self.last += 1;
-        // Without interest, it is not in there; see `set_interest`.
+        // A descriptor without interest is not registered; see `set_interest`.
         if interest != Interest::NONE {
             epoll::add(&*self.epoll, &fd, EventData::new_u64(self.last), interest.flags())?;
         }
         Ok(Watched { fd, token: self.last, interest, epoll: self.epoll.clone() })
     }
 
-    /// The descriptors that are ready, within `limit` if there is one.
+    /// Waits until descriptors are ready, at most for `limit`, and collects their tokens in `ready`.
     pub(crate) fn wait(&self, limit: Option<Duration>, ready: &mut Vec<Token>) -> io::Result<()> {
         let mut events = [const { std::mem::MaybeUninit::<epoll::Event>::uninit() }; 64];
         let limit = limit.map(|limit| limit.try_into().unwrap_or_default());
@@ -63,7 +63,7 @@ impl Interest {
     }
 }
 
-/// A descriptor that is waited for until it is dropped.
+/// A descriptor that is registered with `epoll` until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Watched {
     fd: OwnedFd,
@@ -77,7 +77,8 @@ impl Watched {
         self.token
     }
 
-    /// Errors and hang-ups are always told, so a descriptor of no interest is taken out altogether.
+    /// Changes the interest. `epoll` reports errors and hang-ups of every registered descriptor, so a descriptor
+    /// without interest is unregistered.
     pub(crate) fn set_interest(&mut self, interest: Interest) {
         let (before, data) = (self.interest, EventData::new_u64(self.token));
         if before == interest {
@@ -100,7 +101,7 @@ impl AsFd for Watched {
 
 impl Drop for Watched {
     fn drop(&mut self) {
-        // Closing is not enough: a child on its way to its program still holds a copy.
+        // Closing is not enough: a child between fork and exec still has a copy of the descriptor.
         let _ = epoll::delete(&*self.epoll, &self.fd);
     }
 }

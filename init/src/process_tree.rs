@@ -1,4 +1,4 @@
-//! Ending a command with all that it has started, also what left its process group.
+//! Killing a command with all processes that it has started, also those outside its process group.
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
@@ -6,17 +6,17 @@ use std::fs;
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use sandbox_init::wire::COMMAND_VARIABLE;
 
-/// Each round finds what was started while the one before was killing; a killed process starts nothing any more.
+/// Each round finds the processes that were started during the round before. A killed process starts no others.
 const ROUNDS: usize = 100;
 
-/// Kills what belongs to the command: its process group, its descendants, and, where their environment can be read, those
-/// that were orphaned on purpose. Zombies are the reaper's.
+/// Kills the processes of a command: its process group, its descendants, and, where their environment can be read,
+/// processes that were orphaned on purpose. The reaper handles zombies.
 pub(crate) fn kill_all(leader: Pid, command: u64) {
     let _ = kill_process_group(leader, Signal::KILL);
     let marker = format!("{COMMAND_VARIABLE}={}", mark(command));
     let mut killed = HashSet::new();
     for _ in 0..ROUNDS {
-        let found: Vec<Pid> = belonging(leader, &marker).into_iter().filter(|pid| killed.insert(*pid)).collect();
+        let found: Vec<Pid> = processes_of(leader, &marker).into_iter().filter(|pid| killed.insert(*pid)).collect();
         if found.is_empty() {
             return;
         }
@@ -26,12 +26,13 @@ pub(crate) fn kill_all(leader: Pid, command: u64) {
     }
 }
 
-/// The value of [`COMMAND_VARIABLE`] for a command: not that of another init's command, should it share our `/proc`.
+/// Returns the value of [`COMMAND_VARIABLE`] for a command. It differs from that of another init which shares this
+/// `/proc`.
 pub(crate) fn mark(command: u64) -> String {
     format!("{}.{command}", rustix::process::getpid().as_raw_nonzero())
 }
 
-/// As `/proc/PID/stat` tells.
+/// The fields of `/proc/PID/stat` that are needed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Stat {
     parent: i32,
@@ -40,7 +41,7 @@ struct Stat {
 }
 
 impl Stat {
-    /// The name in the second field may hold anything, also spaces and brackets.
+    /// Parses the line. The name in the second field may contain spaces and parentheses.
     fn parse(text: &str) -> Option<Self> {
         let (_, rest) = text.rsplit_once(')')?;
         let mut fields = rest.split_ascii_whitespace();
@@ -49,27 +50,28 @@ impl Stat {
     }
 }
 
-fn belonging(leader: Pid, marker: &str) -> Vec<Pid> {
+fn processes_of(leader: Pid, marker: &str) -> Vec<Pid> {
     let leader = leader.as_raw_nonzero().get();
     let own = rustix::process::getpid().as_raw_nonzero().get();
     let processes = processes();
     let mut belongs: HashMap<i32, bool> = HashMap::from([(own, false), (leader, true), (0, false)]);
     for &process in processes.keys() {
-        // From the process upwards, until one is known to belong or not to; what was learned holds for all on the way.
-        let mut way = Vec::new();
+        // Walks from the process to its ancestors until a verdict is known. The verdict holds for all processes on the
+        // way.
+        let mut walked = Vec::new();
         let mut at = process;
         let verdict = loop {
             if let Some(&known) = belongs.get(&at) {
                 break known;
             }
-            way.push(at);
+            walked.push(at);
             match processes.get(&at) {
                 Some(stat) if stat.group == leader || is_marked(at, marker) => break true,
-                Some(stat) if way.len() <= processes.len() => at = stat.parent,
+                Some(stat) if walked.len() <= processes.len() => at = stat.parent,
                 _ => break false,
             }
         };
-        belongs.extend(way.into_iter().map(|pid| (pid, verdict)));
+        belongs.extend(walked.into_iter().map(|pid| (pid, verdict)));
     }
     let alive = |(pid, stat): (i32, Stat)| (!stat.is_zombie && belongs.get(&pid) == Some(&true)).then_some(pid);
     processes.into_iter().filter_map(alive).filter_map(Pid::from_raw).collect()
@@ -91,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_may_be_called_anything() {
+    fn the_name_of_a_process_may_contain_any_character() {
         let parsed = Stat::parse("7 (a) Z 1 (b) S 3 4 5").unwrap();
         assert_eq!(parsed, Stat { parent: 3, group: 4, is_zombie: false });
         assert!(Stat::parse("7 (a) Z 3 4").unwrap().is_zombie);

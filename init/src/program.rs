@@ -1,4 +1,4 @@
-//! Starting a process: the image's own program, or a command's.
+//! Starting of processes: the image's own program, and the programs of commands.
 
 use std::ffi::OsString;
 use std::io;
@@ -13,14 +13,14 @@ use crate::OWN_VARIABLES;
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum InitError {
-    #[error("{program:?} cannot be started: {error}")]
+    #[error("cannot start {program:?}: {error}")]
     Program { program: OsString, error: io::Error },
-    #[error("this system lacks what is needed: {0}")]
+    #[error("cannot set up init: {0}")]
     System(#[from] io::Error),
 }
 
 impl InitError {
-    /// As a shell would.
+    /// Returns the exit code that a shell would use.
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
             Self::Program { error, .. } if error.kind() == io::ErrorKind::NotFound => 127,
@@ -30,13 +30,13 @@ impl InitError {
     }
 }
 
-/// What the image starts, and the environment it and every command get.
+/// The image's program, and the environment of it and of every command.
 #[derive(Debug)]
 pub(crate) struct Program {
     arguments: Vec<OsString>,
-    /// On top of this process's own.
+    /// Added to the environment of this process.
     environment: Vec<(OsString, OsString)>,
-    /// Nothing is started before the sandbox is somebody's.
+    /// The program starts only when the sandbox is bound.
     waits: bool,
     process: Option<Pid>,
 }
@@ -50,12 +50,12 @@ impl Program {
         self.waits
     }
 
-    /// Absent before it was started, and where the image has none.
+    /// Returns the process. Absent before the start, and for an image without a program.
     pub(crate) fn process(&self) -> Option<Pid> {
         self.process
     }
 
-    /// Without what only init is to know.
+    /// Prepares a command with the sandbox's environment, without init's own variables.
     pub(crate) fn prepare(&self, program: &OsString) -> Command {
         let mut command = Command::new(program);
         command.envs(self.environment.iter().map(|(name, value)| (name, value)));
@@ -65,7 +65,7 @@ impl Program {
         command
     }
 
-    /// In a process group of its own.
+    /// Starts the program in its own process group.
     pub(crate) fn start(&mut self) -> Result<(), InitError> {
         if let Some((program, arguments)) = self.arguments.split_first() {
             let started = self.prepare(program).args(arguments).process_group(0).spawn();
@@ -75,7 +75,7 @@ impl Program {
         Ok(())
     }
 
-    /// Ends the wait, and changes nothing else.
+    /// Ends the wait and starts the program.
     pub(crate) fn begin(&mut self) -> Result<(), InitError> {
         if !std::mem::replace(&mut self.waits, false) {
             return Err(InitError::System(Errno::EXIST.into()));
@@ -83,13 +83,14 @@ impl Program {
         self.start()
     }
 
-    /// Ends the wait. It is over also if the program does not start, for the sandbox is somebody's by now.
+    /// Ends the wait with the chat's environment. The wait ends even if the program does not start, because the sandbox
+    /// is assigned to a chat.
     pub(crate) fn bind(&mut self, environment: Vec<(OsString, OsString)>) -> Result<(), InitError> {
         if !std::mem::replace(&mut self.waits, false) {
             return Err(InitError::System(Errno::EXIST.into()));
         }
         self.environment = environment;
-        // What was mounted at the working directory meanwhile is found by its name only.
+        // A directory that was mounted over the working directory meanwhile is only found by its path.
         let here = std::env::current_dir()?;
         std::env::set_current_dir(here)?;
         self.start()
@@ -108,10 +109,10 @@ pub(crate) fn how(status: WaitStatus) -> How {
     }
 }
 
-/// What a shell exits with after the command that it waited for was killed.
+/// The exit code of a shell whose command was killed.
 const KILLED: i32 = 128 + Signal::KILL.as_raw();
 
-/// The same end, if the kernel has killed a process of the sandbox for want of memory while it ran.
+/// Marks an end as an OOM kill, for a command during which the kernel has killed a process because of the memory limit.
 pub(crate) fn out_of_memory(how: How) -> How {
     match how {
         How::Signal { signal } if signal == Signal::KILL.as_raw() => How::OutOfMemory {},
@@ -120,7 +121,7 @@ pub(crate) fn out_of_memory(how: How) -> How {
     }
 }
 
-/// What this process exits with after its program ended so.
+/// Returns the exit code of init for the end of its program.
 pub(crate) fn exit_code(how: &How) -> ExitCode {
     ExitCode::from(match how {
         How::Code { code } => *code as u8,
@@ -130,8 +131,8 @@ pub(crate) fn exit_code(how: &How) -> ExitCode {
     })
 }
 
-/// What it exits with if it was told to and has no program that would decide.
-pub(crate) fn told_to_end(signal: Signal) -> Option<ExitCode> {
+/// Returns the exit code for a signal that ends an init without a program.
+pub(crate) fn exit_code_on_signal(signal: Signal) -> Option<ExitCode> {
     let ends = [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT].contains(&signal);
     ends.then(|| exit_code(&How::Signal { signal: signal.as_raw() }))
 }
@@ -140,7 +141,7 @@ impl From<InitError> for io::Error {
     fn from(error: InitError) -> Self {
         match error {
             InitError::System(error) => error,
-            // What the system said is what the service goes by.
+            // The service evaluates the system's error number.
             InitError::Program { error, .. } => error,
         }
     }

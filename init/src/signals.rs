@@ -1,4 +1,4 @@
-//! The signals this process gets, as a descriptor to wait for.
+//! The signals of this process, as a descriptor to poll.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -26,7 +26,7 @@ pub(crate) struct Signals {
 
 pub(crate) enum Arrived {
     ChildEnded,
-    ForTheProgram(Signal),
+    ForProgram(Signal),
 }
 
 impl Signals {
@@ -43,7 +43,7 @@ impl Signals {
     pub(crate) fn arrived(&mut self) -> Vec<Arrived> {
         let arrived = |number| match Signal::from_named_raw(number)? {
             Signal::CHILD => Some(Arrived::ChildEnded),
-            signal => Some(Arrived::ForTheProgram(signal)),
+            signal => Some(Arrived::ForProgram(signal)),
         };
         self.delivery.pending().filter_map(arrived).collect()
     }

@@ -1,4 +1,4 @@
-//! One conversation: what was asked for decides what it goes on with.
+//! One guest stream. Its request determines its role.
 
 use std::os::fd::OwnedFd;
 
@@ -14,8 +14,8 @@ use crate::poll::{Poll, Token};
 use crate::stream_socket::StreamSocket;
 use crate::{trees, usage};
 
-/// Sent on in a row, so that the others get their turn, however fast the service reads.
-const TURNS: usize = 16;
+/// Chunks sent in a row. Other streams are served in between, however fast the service reads.
+const MAX_CHUNKS: usize = 16;
 
 #[derive(Debug)]
 pub(crate) struct Stream {
@@ -25,13 +25,13 @@ pub(crate) struct Stream {
 
 #[derive(Debug)]
 pub(crate) enum Role {
-    /// Nothing was asked for yet.
-    Fresh,
+    /// The request has not arrived.
+    New,
     Attached(u64),
-    /// A command that runs detached has started. The service closes the conversation once it knows that, or kills the
-    /// command if it has given up meanwhile.
+    /// A detached command has started. The service closes the stream once it knows, or kills the command if it has
+    /// given up meanwhile.
     Launched(u64),
-    /// To be told when the command has ended.
+    /// Waits for the end of the command.
     Awaiting(u64),
     Reading(Reading),
     Listing(Listing),
@@ -39,20 +39,20 @@ pub(crate) enum Role {
     Packing(Box<Packing>),
     Unpacking(Box<Unpacking>),
     Moving(Box<Moving>),
-    /// All was said, but not all has been sent.
+    /// The last frame is queued, but not sent.
     Closing,
 }
 
 impl Stream {
     pub(crate) fn new(poll: &mut Poll, socket: OwnedFd, grant: Grant) -> std::io::Result<Self> {
-        Ok(Self { channel: StreamSocket::new(poll, socket, grant)?, role: Role::Fresh })
+        Ok(Self { channel: StreamSocket::new(poll, socket, grant)?, role: Role::New })
     }
 
     pub(crate) fn token(&self) -> Token {
         self.channel.token()
     }
 
-    pub(crate) fn is_over(&self) -> bool {
+    pub(crate) fn is_finished(&self) -> bool {
         matches!(self.role, Role::Closing) && self.channel.is_empty()
     }
 
@@ -65,13 +65,13 @@ impl Stream {
         self.close_with(&Event::Failed { failure: failure(&error.into()) });
     }
 
-    /// Says at which entry it failed, too.
+    /// Fails with the name of the entry in the message.
     fn fail_in_tree(&mut self, error: &TreeError) {
         let failure = Failure { message: error.to_string().into(), ..failure(&error.error) };
         self.close_with(&Event::Failed { failure });
     }
 
-    /// How much to receive at once. Standard input waits here while its command does not read it.
+    /// Returns the number of bytes to receive at once. Standard input waits here while its command does not read it.
     pub(crate) fn intake(&self) -> usize {
         match self.role {
             Role::Attached(_) => 16 << 10,
@@ -79,7 +79,7 @@ impl Stream {
         }
     }
 
-    /// Does what concerns no command. A request for something else is handed back.
+    /// Handles a request that concerns no command. Returns any other request.
     pub(crate) fn open(&mut self, request: Request) -> Option<Request> {
         if is_stream(&request)
             && let Err(error) = self.channel.admit(0)
@@ -131,7 +131,7 @@ impl Stream {
         None
     }
 
-    /// Takes a frame that goes on with what was opened.
+    /// Handles a further frame of the request.
     pub(crate) fn take(&mut self, kind: Kind, payload: &[u8]) {
         match &mut self.role {
             Role::Writing(writing) => {
@@ -162,17 +162,17 @@ impl Stream {
         }
     }
 
-    /// Sends on what was opened, as far as there is room.
+    /// Sends further frames, as far as there is room.
     pub(crate) fn produce(&mut self) {
-        for _ in 0..TURNS {
+        for _ in 0..MAX_CHUNKS {
             if self.channel.is_full() && (self.channel.flush().is_err() || self.channel.is_full()) {
-                // A later flush may send all of it, and this must go on all the same.
-                return self.channel.await_turn(true);
+                // A later flush may empty the outbox, and the stream must continue then.
+                return self.channel.set_has_more(true);
             }
             let more = match &mut self.role {
                 Role::Reading(reading) => reading.advance(&mut self.channel),
                 Role::Listing(listing) => listing.advance(&mut self.channel),
-                Role::Packing(packing) if self.channel.admit(trees::held(packing)).is_err() => {
+                Role::Packing(packing) if self.channel.admit(trees::memory(packing)).is_err() => {
                     self.fail(Errno::NOBUFS);
                     continue;
                 }
@@ -195,7 +195,7 @@ impl Stream {
                     }
                     Err(error) => Err(error),
                 },
-                _ => return self.channel.await_turn(false),
+                _ => return self.channel.set_has_more(false),
             };
             match more {
                 Ok(true) => {}
@@ -206,11 +206,11 @@ impl Stream {
                 Err(error) => self.fail(error),
             }
         }
-        self.channel.await_turn(true);
+        self.channel.set_has_more(true);
     }
 }
 
-/// Whether a request opens a stream of any length, which counts against the budget.
+/// Returns whether a request opens a stream of any length, which counts against the budget.
 fn is_stream(request: &Request) -> bool {
     use Request::*;
     matches!(request, Read { .. } | ReadDirectory { .. } | Write { .. } | ReadTree { .. } | WriteTree { .. })
@@ -223,7 +223,7 @@ fn done(outcome: std::io::Result<()>) -> std::io::Result<Option<Event>> {
 pub(crate) fn request(kind: Kind, payload: &[u8]) -> std::io::Result<Request> {
     match kind {
         Kind::Request => decode(payload).map_err(std::io::Error::other),
-        _ => Err(std::io::Error::other("a stream starts with a request")),
+        _ => Err(std::io::Error::other("the first frame of a stream must be a request")),
     }
 }
 
@@ -232,7 +232,7 @@ fn failure(error: &std::io::Error) -> Failure {
         let message = "the sandbox has too many open streams for its memory; end some of them, or try again later";
         return Failure { errno: Errno::NOBUFS.raw_os_error(), message: message.into() };
     }
-    // What is said in words of our own has the system's number all the same.
+    // A message of this program keeps the error number of its kind.
     let of_kind = if error.kind() == std::io::ErrorKind::NotADirectory { Errno::NOTDIR.raw_os_error() } else { 0 };
     Failure { errno: error.raw_os_error().unwrap_or(of_kind), message: error.to_string().into() }
 }

@@ -1,4 +1,4 @@
-//! One conversation's socket: frames in, frames out, never blocking.
+//! The socket of one guest stream: frames in, frames out, without blocking.
 
 use std::io;
 use std::ops::Range;
@@ -14,30 +14,30 @@ use sandbox_init::wire::{self, HEADER, Kind, MAX_PAYLOAD};
 use crate::budget::Grant;
 use crate::poll::{Interest, Poll, Token, Watched};
 
-/// What an inbox may keep of its memory once it is empty.
+/// The memory that an empty inbox may keep.
 const USUAL_INBOX: usize = 1024;
 
 #[derive(Debug)]
 pub(crate) struct StreamSocket {
     socket: Watched,
     inbox: Vec<u8>,
-    /// So much of a frame of data is still to come.
+    /// The bytes of a data frame that have not arrived.
     rest_of_data: usize,
     outbox: Vec<u8>,
     sent: usize,
     grant: Grant,
-    /// Whether more frames are welcome.
-    listening: bool,
-    /// There is more to send, and only others were to have their turn first.
-    awaits_turn: bool,
+    /// Whether further frames are read.
+    reading: bool,
+    /// More data is ready to send; the stream has only yielded to others.
+    has_more: bool,
 }
 
-/// What came of reading from a descriptor into the channel.
+/// The result of one read from a descriptor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Filled {
     Some(usize),
-    /// Nothing at the moment.
-    Dry,
+    /// No data is available now.
+    WouldBlock,
     End,
 }
 
@@ -47,14 +47,14 @@ impl StreamSocket {
         set_socket_send_buffer_size(&socket, grant.size())?;
         let socket = poll.watch(socket, Interest::READ)?;
         let (inbox, outbox, rest_of_data, sent) = (Vec::new(), Vec::new(), 0, 0);
-        Ok(Self { socket, inbox, rest_of_data, outbox, sent, grant, listening: true, awaits_turn: false })
+        Ok(Self { socket, inbox, rest_of_data, outbox, sent, grant, reading: true, has_more: false })
     }
 
     pub(crate) fn token(&self) -> Token {
         self.socket.token()
     }
 
-    /// Whether the last frame is still here: a file or a command is read no faster than the service reads.
+    /// Returns whether unsent data remains. A file or a command is read no faster than the service reads.
     pub(crate) fn is_full(&self) -> bool {
         !self.is_empty()
     }
@@ -63,27 +63,27 @@ impl StreamSocket {
         self.outbox.is_empty()
     }
 
-    /// How much to send at once.
+    /// Returns the number of bytes to send at once.
     pub(crate) fn chunk(&self) -> usize {
         self.grant.size()
     }
 
-    /// Whether the pipe of a command that is read fast may become larger by so much.
+    /// Returns whether the pipe of a command may grow by this many bytes.
     pub(crate) fn widen_pipe(&mut self, bytes: usize) -> bool {
         self.grant.widen_pipe(bytes)
     }
 
-    /// Counts a stream, with what it holds beside its buffers. An error: there are too many streams already.
+    /// Counts the stream, and `extra` bytes that it holds beside its buffers. Fails if there are too many streams.
     pub(crate) fn admit(&mut self, extra: usize) -> io::Result<()> {
         if self.grant.admit(extra) { Ok(()) } else { Err(Errno::NOBUFS.into()) }
     }
 
-    /// Whether the service has closed its end, even if not all that it sent was read.
+    /// Returns whether the service has closed its end, even if unread data remains.
     pub(crate) fn is_abandoned(&self) -> bool {
-        let mut looks = [PollFd::new(&self.socket, PollFlags::RDHUP)];
+        let mut polled = [PollFd::new(&self.socket, PollFlags::RDHUP)];
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-        poll(&mut looks, Some(&now)).is_ok()
-            && looks[0].revents().intersects(PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR)
+        poll(&mut polled, Some(&now)).is_ok()
+            && polled[0].revents().intersects(PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR)
     }
 
     pub(crate) fn send(&mut self, kind: Kind, message: &impl Value) {
@@ -112,7 +112,7 @@ impl StreamSocket {
         outcome
     }
 
-    /// Sends what the socket takes.
+    /// Sends as much as the socket accepts.
     pub(crate) fn flush(&mut self) -> Result<(), Errno> {
         while self.sent < self.outbox.len() {
             match send(&self.socket, &self.outbox[self.sent..], SendFlags::NOSIGNAL) {
@@ -135,7 +135,7 @@ impl StreamSocket {
         Ok(())
     }
 
-    /// Where in the outbox, which always starts with one, each frame's payload is.
+    /// Returns the range of each frame's payload in the outbox, which always starts with a frame.
     fn frames(&self) -> impl Iterator<Item = Range<usize>> {
         let mut at = 0;
         std::iter::from_fn(move || {
@@ -146,7 +146,7 @@ impl StreamSocket {
         })
     }
 
-    /// A command's output that the service can no longer be told.
+    /// Returns the output of a command that was not sent.
     pub(crate) fn unsent_output(&self) -> impl Iterator<Item = (Kind, Vec<u8>)> {
         self.frames().filter(|frame| frame.end > self.sent).filter_map(|frame| {
             let (kind, _) = wire::header(*self.outbox[frame.start - HEADER..].first_chunk()?).ok()?;
@@ -154,31 +154,31 @@ impl StreamSocket {
         })
     }
 
-    pub(crate) fn listen(&mut self, listening: bool) {
-        self.listening = listening;
+    pub(crate) fn set_reading(&mut self, reading: bool) {
+        self.reading = reading;
         self.update_interest();
     }
 
-    /// Whether to be woken as soon as there is room, though nothing waits to be sent.
-    pub(crate) fn await_turn(&mut self, awaits_turn: bool) {
-        self.awaits_turn = awaits_turn;
+    /// Sets whether to wake up when the socket is writable, even with an empty outbox.
+    pub(crate) fn set_has_more(&mut self, has_more: bool) {
+        self.has_more = has_more;
         self.update_interest();
     }
 
     fn update_interest(&mut self) {
-        let write = self.awaits_turn || !self.outbox.is_empty();
-        self.socket.set_interest(Interest { read: self.listening, write });
+        let write = self.has_more || !self.outbox.is_empty();
+        self.socket.set_interest(Interest { read: self.reading, write });
     }
 
-    /// Takes in what has come, at most `room` bytes. `false`: the service has closed its end.
+    /// Receives at most `room` bytes. `false`: the service has closed its end.
     pub(crate) fn receive(&mut self, room: usize) -> Result<bool, Errno> {
-        if !self.listening || self.inbox.len() > MAX_PAYLOAD + HEADER {
+        if !self.reading || self.inbox.len() > MAX_PAYLOAD + HEADER {
             return Ok(true);
         }
         Ok(!matches!(read_some(&self.socket, &mut self.inbox, room)?, Filled::End))
     }
 
-    /// The next frame of what was received. Data is handed on in parts, as it comes.
+    /// Returns the next received frame. Data is returned in parts, as it arrives.
     pub(crate) fn frame(&mut self) -> Result<Option<(Kind, Vec<u8>)>, Malformed> {
         if self.rest_of_data == 0 {
             let Some(start) = self.inbox.first_chunk::<HEADER>() else { return Ok(None) };
@@ -187,9 +187,9 @@ impl StreamSocket {
             if kind != Kind::Data && !is_whole {
                 return Ok(None);
             }
-            self.take_in(HEADER);
+            self.take_inbox(HEADER);
             if is_whole {
-                return Ok(Some((kind, self.take_in(length))));
+                return Ok(Some((kind, self.take_inbox(length))));
             }
             self.rest_of_data = length;
         }
@@ -198,10 +198,10 @@ impl StreamSocket {
         }
         let length = self.rest_of_data.min(self.inbox.len());
         self.rest_of_data -= length;
-        Ok(Some((Kind::Data, self.take_in(length))))
+        Ok(Some((Kind::Data, self.take_inbox(length))))
     }
 
-    fn take_in(&mut self, length: usize) -> Vec<u8> {
+    fn take_inbox(&mut self, length: usize) -> Vec<u8> {
         let taken = self.inbox.drain(..length).collect();
         if self.inbox.is_empty() && self.inbox.capacity() > USUAL_INBOX {
             self.inbox = Vec::new();
@@ -210,7 +210,7 @@ impl StreamSocket {
     }
 }
 
-/// Appends to `buffer` what one read gives, at most `room` bytes. The end of a terminal is an end too.
+/// Appends the result of one read, at most `room` bytes, to `buffer`. `EIO` is the end of a terminal.
 pub(crate) fn read_some(from: impl AsFd, buffer: &mut Vec<u8>, room: usize) -> Result<Filled, Errno> {
     let before = buffer.len();
     buffer.resize(before + room, 0);
@@ -219,7 +219,7 @@ pub(crate) fn read_some(from: impl AsFd, buffer: &mut Vec<u8>, room: usize) -> R
     match outcome {
         Ok(0) | Err(Errno::IO) => Ok(Filled::End),
         Ok(length) => Ok(Filled::Some(length)),
-        Err(Errno::AGAIN | Errno::INTR) => Ok(Filled::Dry),
+        Err(Errno::AGAIN | Errno::INTR) => Ok(Filled::WouldBlock),
         Err(error) => Err(error),
     }
 }

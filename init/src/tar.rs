@@ -1,28 +1,28 @@
-//! Archives of files, as far as they are needed here: ustar, with pax headers for what does not fit into it.
+//! Tar archives: the parts of ustar that the service needs, with pax headers for values that do not fit.
 //!
-//! Nothing in here opens a file; it only knows how entries are written down. What is read may come from anybody.
+//! This module opens no file; it only encodes and decodes entries. The input is untrusted.
 
 mod header;
 mod reader;
 
 pub use reader::{Item, Reader};
 
-/// Everything in an archive begins at a multiple of this.
+/// The block size: every header and every content starts at a multiple of it.
 pub const BLOCK: usize = 512;
 
-/// What follows the last entry.
+/// The end mark of an archive.
 pub const END: [u8; 2 * BLOCK] = [0; 2 * BLOCK];
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
     pub name: Vec<u8>,
     pub kind: Kind,
-    /// Of what follows; not zero only for a file, or for what is not known.
+    /// The length of the content. Only a file, or an entry of unknown kind, has content.
     pub size: u64,
     pub mode: u32,
     pub user: u32,
     pub group: u32,
-    /// In seconds since 1970.
+    /// Seconds since 1970.
     pub modified: i64,
 }
 
@@ -33,34 +33,34 @@ pub enum Kind {
     Link {
         target: Vec<u8>,
     },
-    /// Another name of a file that came before.
+    /// A hard link to an earlier file.
     Same {
         name: Vec<u8>,
     },
-    /// Devices and the like.
+    /// A device, a pipe, or an unknown kind.
     Other,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum TarError {
-    #[error("this is no tar archive, or a damaged one")]
+    #[error("not a tar archive, or a damaged one")]
     NoArchive,
-    #[error("the archive has a header of more than {} bytes", reader::LONGEST_EXTENSION)]
+    #[error("a header of the archive is longer than {} bytes", reader::MAX_EXTENSION)]
     TooLong,
-    #[error("the archive has a kind of entry that is not supported")]
+    #[error("the archive has an entry of an unsupported kind")]
     Unsupported,
     #[error("the archive ends too early")]
     Truncated,
 }
 
 impl Entry {
-    /// Appends the header. The content has to follow, and then [`padding`].
+    /// Appends the header. The caller appends the content, and then [`padding`].
     pub fn put(&self, out: &mut Vec<u8>) {
         header::put(self, out);
     }
 }
 
-/// How many zeros follow so much content.
+/// Returns the number of zeros that follow content of this size.
 pub fn padding(size: u64) -> usize {
     let over = (size % BLOCK as u64) as usize;
     if over == 0 { 0 } else { BLOCK - over }
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn a_size_beyond_what_the_old_format_can_say_is_said() {
+    fn a_size_beyond_the_old_format_is_written_as_an_extension() {
         let mut out = Vec::new();
         entry("huge", Kind::File, 1 << 40).put(&mut out);
         let mut rest = &out[..];
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn an_archive_that_ends_too_early_is_noticed() {
+    fn a_truncated_archive_is_detected() {
         let whole = archive(&[(entry("a", Kind::File, 700), vec![1; 700])]);
         for end in [1, 511, 512, 600, 1024, 1500] {
             assert_eq!(read(&whole[..end], 64), Err(TarError::Truncated), "{end}");
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused_and_takes_no_memory() {
+    fn an_invalid_archive_is_refused_without_allocation() {
         assert_eq!(read(&[b'x'; 4096], 512), Err(TarError::NoArchive));
         let mut lying = archive(&[(entry(&"n".repeat(200), Kind::File, 0), vec![])]);
         lying[124..136].copy_from_slice(b"77777777777\0");

@@ -1,4 +1,4 @@
-//! A terminal for a command that wants one.
+//! Terminals of commands.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -10,7 +10,7 @@ use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Winsize, tcsetwinsize};
 use sandbox_init::wire::Size;
 
-/// Gives the command a new terminal; what is returned is the other side of it.
+/// Gives the command a new terminal, and returns the master side.
 pub(crate) fn attach(command: &mut Command, size: &Size) -> io::Result<OwnedFd> {
     let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC)?;
     grantpt(&master)?;
@@ -19,7 +19,7 @@ pub(crate) fn attach(command: &mut Command, size: &Size) -> io::Result<OwnedFd> 
     let slave = open(name.as_c_str(), OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC, Mode::empty())?;
     resize(&master, size)?;
     command.stdin(slave.try_clone()?).stdout(slave.try_clone()?).stderr(slave);
-    lead_a_session(command);
+    start_session(command);
     Ok(master)
 }
 
@@ -29,7 +29,7 @@ pub(crate) fn resize(master: impl AsFd, size: &Size) -> io::Result<()> {
 }
 
 #[allow(unsafe_code)]
-fn lead_a_session(command: &mut Command) {
+fn start_session(command: &mut Command) {
     let become_leader = || {
         rustix::process::setsid()?;
         rustix::process::ioctl_tiocsctty(rustix::stdio::stdin())?;

@@ -1,8 +1,8 @@
-//! Directories with all that is in them, as archives: on their way out ([`Packing`]) and in ([`Unpacking`]).
+//! Directory trees as archives: packed by [`Packing`] and unpacked by [`Unpacking`].
 //!
-//! Somebody else may change the directory meanwhile, and the archive may come from anybody. So nothing is reached by a
-//! path of more than one name: each is opened below the directory before it, and never through a symbolic link. What is
-//! read was there, below the directory that was asked for, and what is written stays below it.
+//! Other processes may change the directory meanwhile, and the archive is untrusted. So no path of more than one name
+//! is opened: each name is opened below its parent directory, and never through a symbolic link. Everything that is
+//! read lies below the requested directory, and everything that is written stays below it.
 
 mod pack;
 mod unpack;
@@ -16,22 +16,22 @@ pub use unpack::Unpacking;
 pub struct Totals {
     /// Files, directories and links.
     pub entries: u64,
-    /// Of the files.
+    /// The total size of the files.
     pub bytes: u64,
-    /// What is none of these, and what was exchanged for something else just when it was opened.
+    /// Entries of another kind, and entries that were replaced while they were opened.
     pub skipped: u64,
 }
 
-/// Which entry could not be packed or unpacked. What came before it was.
+/// The failure of one entry. The entries before it are packed or unpacked.
 #[derive(Debug, thiserror::Error)]
-#[error("{}{error}", place(.entry))]
+#[error("{}{error}", location(.entry))]
 pub struct TreeError {
-    /// Empty if it is about the archive or the directory as a whole.
+    /// Empty for a failure of the archive or of the directory as a whole.
     pub entry: Vec<u8>,
     pub error: io::Error,
 }
 
-fn place(entry: &[u8]) -> String {
+fn location(entry: &[u8]) -> String {
     if entry.is_empty() { String::new() } else { format!("{}: ", String::from_utf8_lossy(entry).escape_debug()) }
 }
 
@@ -41,13 +41,13 @@ impl TreeError {
     }
 }
 
-/// An entry's name without what means nothing; empty for the directory itself. One that would lead out is refused.
+/// Normalizes an entry's name; empty for the directory itself. Refuses a name that leads out of the directory.
 pub fn checked_name(name: &[u8]) -> io::Result<Vec<u8>> {
     if name.starts_with(b"/") {
-        return Err(io::Error::other("an absolute name has no place in an archive"));
+        return Err(io::Error::other("the name of an entry must not be absolute"));
     }
     if name.contains(&0) {
-        return Err(io::Error::other("its name has a null character in it"));
+        return Err(io::Error::other("the name of an entry must not contain a null character"));
     }
     let parts: Vec<&[u8]> = name.split(|byte| *byte == b'/').filter(|part| !part.is_empty() && *part != b".").collect();
     if parts.contains(&&b".."[..]) {

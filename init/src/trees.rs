@@ -1,4 +1,4 @@
-//! Trees on their way to and from the service.
+//! The transfer of trees between the guest and the service.
 
 use std::io;
 
@@ -9,11 +9,11 @@ use sandbox_init::wire::{Event, Kind};
 use crate::files::path;
 use crate::stream_socket::StreamSocket;
 
-/// What an open directory takes while it is read.
-const LEVEL: usize = 10 * 1024;
+/// The memory of an open directory while it is read.
+const DIRECTORY_COST: usize = 10 * 1024;
 
-/// Looked at for one chunk at most, so that a directory of nothing but sockets does not take all of a turn.
-const ENTRIES: usize = 256;
+/// The entries read for one chunk at most, so that a directory full of sockets does not delay other streams.
+const MAX_ENTRIES: usize = 256;
 
 pub(crate) fn packing(at: &Bytes) -> io::Result<Packing> {
     Packing::open(path(at))
@@ -23,17 +23,17 @@ pub(crate) fn unpacking(at: &Bytes, parents: bool) -> io::Result<Unpacking> {
     Unpacking::open(path(at), parents)
 }
 
-/// What the open directories take beside the buffers of the stream.
-pub(crate) fn held(packing: &Packing) -> usize {
-    packing.depth() * LEVEL
+/// Returns the memory of the open directories, which counts beside the buffers of the stream.
+pub(crate) fn memory(packing: &Packing) -> usize {
+    packing.depth() * DIRECTORY_COST
 }
 
-/// Sends what comes next. What many small files amount to is put together.
+/// Sends the next chunk of the archive. Small files share a chunk.
 pub(crate) fn advance(packing: &mut Packing, channel: &mut StreamSocket) -> Result<Option<Totals>, TreeError> {
     let size = channel.chunk();
     let mut chunk = Vec::new();
     let mut totals = None;
-    for _ in 0..ENTRIES {
+    for _ in 0..MAX_ENTRIES {
         let Some(room) = size.checked_sub(chunk.len()).filter(|room| *room > 0) else { break };
         totals = packing.advance(&mut chunk, room)?;
         if totals.is_some() {

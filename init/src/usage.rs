@@ -1,4 +1,5 @@
-//! What the sandbox uses, as its own control group and network namespace show it. What they do not show is left out.
+//! The sandbox's use of resources, read from its own control group and network namespace. Values that these do not show
+//! are absent.
 
 use std::fs::OpenOptions;
 use std::io::Read;
@@ -9,17 +10,17 @@ use rustix::fs::OFlags;
 use rustix::time::{ClockId, clock_gettime};
 use sandbox_init::wire::Usage;
 
-/// Longer than any of these files; nothing in a sandbox makes this process read without end.
+/// The most bytes read from one file, so that no process of the sandbox can make init read without end.
 const MAX_FILE: u64 = 64 * 1024;
 
-/// Beyond this a limit of memory is none: version 1 has no word for it, but a number of about 2⁶³.
+/// A memory limit from here on means no limit: version 1 writes a number of about 2⁶³ for it.
 const NO_LIMIT: u64 = 1 << 60;
 
 pub(crate) fn usage() -> Usage {
-    of(Path::new("/sys/fs/cgroup"), Path::new("/proc/net/dev"))
+    usage_of(Path::new("/sys/fs/cgroup"), Path::new("/proc/net/dev"))
 }
 
-/// How many processes of the sandbox the kernel has killed because its memory limit was reached.
+/// Returns how many processes of the sandbox the kernel has killed because the memory limit was reached.
 pub(crate) fn oom_kills() -> Option<u64> {
     oom_kills_of(Path::new("/sys/fs/cgroup"))
 }
@@ -29,16 +30,16 @@ fn oom_kills_of(group: &Path) -> Option<u64> {
     field(&events?, "oom_kill")
 }
 
-fn of(group: &Path, network: &Path) -> Usage {
-    let usage = if group.join("cgroup.controllers").exists() { second(group) } else { first(group) };
+fn usage_of(group: &Path, network: &Path) -> Usage {
+    let usage = if group.join("cgroup.controllers").exists() { version_2(group) } else { version_1(group) };
     let [received, sent] = text(network).map(|table| traffic(&table)).unwrap_or_default();
     let now = clock_gettime(ClockId::Monotonic);
     let at = u64::try_from(now.tv_sec).unwrap_or(0) * 1_000_000 + u64::try_from(now.tv_nsec).unwrap_or(0) / 1000;
     Usage { at, received, sent, ..usage }
 }
 
-/// Control groups of version 2: one directory for all.
-fn second(group: &Path) -> Usage {
+/// Reads control groups of version 2: one directory for all controllers.
+fn version_2(group: &Path) -> Usage {
     let at = |name: &str| group.join(name);
     let cache = text(&at("memory.stat")).and_then(|stat| field(&stat, "inactive_file"));
     Usage {
@@ -53,8 +54,8 @@ fn second(group: &Path) -> Usage {
     }
 }
 
-/// Of version 1: one directory for each controller.
-fn first(group: &Path) -> Usage {
+/// Reads control groups of version 1: one directory for each controller.
+fn version_1(group: &Path) -> Usage {
     let at = |name: &str| group.join(name);
     let cache = text(&at("memory/memory.stat")).and_then(|stat| field(&stat, "total_inactive_file"));
     let written =
@@ -78,7 +79,7 @@ fn text(path: &Path) -> Option<String> {
     Some(text)
 }
 
-/// Absent also where it is a word: "max".
+/// Reads a number. Absent for the word "max".
 fn number(path: &Path) -> Option<u64> {
     text(path)?.trim().parse().ok()
 }
@@ -92,7 +93,7 @@ fn sum<'a>(numbers: impl Iterator<Item = &'a str>) -> u64 {
     numbers.filter_map(|number| number.trim().parse::<u64>().ok()).fold(0, u64::saturating_add)
 }
 
-/// Bytes received and sent over everything but loopback.
+/// Returns the bytes received and sent on all interfaces except loopback.
 fn traffic(table: &str) -> [Option<u64>; 2] {
     let interfaces = table.lines().filter_map(|line| line.split_once(':')).filter(|(name, _)| name.trim() != "lo");
     let columns: Vec<Vec<&str>> = interfaces.map(|(_, numbers)| numbers.split_whitespace().collect()).collect();
@@ -116,7 +117,7 @@ mod tests {
 
     fn read(files: &[(&str, &str)]) -> Usage {
         let directory = directory(files);
-        Usage { at: 0, ..of(directory.path(), &directory.path().join("dev")) }
+        Usage { at: 0, ..usage_of(directory.path(), &directory.path().join("dev")) }
     }
 
     const NETWORK: &str = "Inter-|   Receive      |  Transmit\n face |bytes    packets errs drop\n    \
@@ -172,16 +173,16 @@ mod tests {
     }
 
     #[test]
-    fn kills_for_want_of_memory_are_counted_by_both_versions() {
+    fn oom_kills_are_read_from_both_versions() {
         let kills = |name, content| oom_kills_of(directory(&[(name, content)]).path());
         assert_eq!(kills("memory.events", "low 0\noom 3\noom_kill 2\noom_group_kill 0\n"), Some(2));
-        let first = "oom_kill_disable 0\nunder_oom 0\noom_kill 5\n";
-        assert_eq!(kills("memory/memory.oom_control", first), Some(5));
+        let version_1 = "oom_kill_disable 0\nunder_oom 0\noom_kill 5\n";
+        assert_eq!(kills("memory/memory.oom_control", version_1), Some(5));
         assert_eq!(kills("memory/memory.oom_control", "oom_kill_disable 0\n"), None, "of an old kernel");
     }
 
     #[test]
-    fn what_is_not_there_is_left_out() {
+    fn missing_files_give_absent_values() {
         assert_eq!(read(&[]), Usage::default());
         assert_eq!(read(&[("cgroup.controllers", ""), ("cpu.stat", "invalid_response"), ("dev", "")]).cpu, None);
     }

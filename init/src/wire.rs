@@ -1,7 +1,7 @@
-//! The messages, and the frames they travel in.
+//! The messages of a guest link, and their frames.
 //!
-//! A frame is a kind (one byte), a length (four), and that many bytes. The service opens a conversation with one
-//! [`Request`]; what may follow depends on it:
+//! A frame is a kind (one byte), a length (four bytes), and a payload of that length. The service opens a guest stream
+//! with one [`Request`], which determines the frames that may follow:
 //!
 //! | request | from the service | from init |
 //! |---|---|---|
@@ -16,35 +16,35 @@
 //! | `Await` | | `Event::Done`, once the command has ended |
 //! | the others | | `Event::Done` or `Event::Facts` |
 //!
-//! Instead of any of its messages init may say `Event::Failed`, which ends the conversation. A `Run` whose conversation
-//! is closed by the service goes on; it can be attached to again. A `Run` that is closed before init has begun with it is
-//! never started. A service that gives up while it waits for `Event::Started` sends `Control::Kill` before it closes the
-//! conversation, for the case that init has just begun.
+//! Instead of any of its messages, init may send `Event::Failed`, which ends the stream. A `Run` goes on when the
+//! service closes its stream; the service can attach to it again. A `Run` whose stream is closed before init has begun
+//! with it is never started. A service that gives up waiting for `Event::Started` sends `Control::Kill` before it
+//! closes the stream, because init may just have begun.
 
 use crate::codec::{Bytes, Malformed, Value};
 use crate::messages;
 
-/// Raised with every change that the other side would not understand.
+/// The version of the protocol, raised with every incompatible change.
 pub const VERSION: u8 = 1;
 
 /// The longest payload of a frame, in either direction.
 pub const MAX_PAYLOAD: usize = 256 * 1024;
 
-/// Kind and length.
+/// The length of a frame's header: kind and length.
 pub const HEADER: usize = 5;
 
 pub const SECRET_LENGTH: usize = 32;
 
-/// The secret in hexadecimal. Init takes it, and [`SOCKET_VARIABLE`], out of what its children see.
+/// The secret in hexadecimal. Init removes it, and [`SOCKET_VARIABLE`], from the environment of its children.
 pub const SECRET_VARIABLE: &str = "SANDBOXD_INIT_SECRET";
 
 /// The path of the service's socket in the sandbox.
 pub const SOCKET_VARIABLE: &str = "SANDBOXD_INIT_SOCKET";
 
-/// Set in the environment of an init that is to start nothing before it is bound; see [`Request::Bind`].
+/// Set for an init that starts no program before it is bound; see [`Request::Bind`].
 pub const WAIT_VARIABLE: &str = "SANDBOXD_INIT_WAIT";
 
-/// In the environment of every command and of all that it starts: finds what ran away from its process group.
+/// Set in the environment of every command, and inherited by its processes: it finds those that left the process group.
 pub const COMMAND_VARIABLE: &str = "SANDBOXD_COMMAND";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,7 +54,7 @@ pub enum Kind {
     Request = 2,
     /// Bytes of a file or of standard input.
     Data = 3,
-    /// No more data.
+    /// The end of the data.
     End = 4,
     Control = 5,
     Event = 6,
@@ -73,7 +73,7 @@ impl Kind {
     }
 }
 
-/// The kind and length of the frame that starts with these bytes.
+/// Decodes the header of a frame into its kind and length.
 pub fn header(bytes: [u8; HEADER]) -> Result<(Kind, usize), Malformed> {
     let [kind, length @ ..] = bytes;
     let length = u32::from_le_bytes(length) as usize;
@@ -86,7 +86,7 @@ pub fn put_header(out: &mut [u8], kind: Kind, length: usize) {
     out[1..HEADER].copy_from_slice(&(length as u32).to_le_bytes());
 }
 
-/// A frame with bytes as they are.
+/// Appends a frame of raw bytes.
 pub fn put_data(out: &mut Vec<u8>, kind: Kind, bytes: &[u8]) {
     let mut header = [0; HEADER];
     put_header(&mut header, kind, bytes.len());
@@ -94,7 +94,7 @@ pub fn put_data(out: &mut Vec<u8>, kind: Kind, bytes: &[u8]) {
     out.extend_from_slice(bytes);
 }
 
-/// A frame with a message in it.
+/// Appends a frame with an encoded message.
 pub fn put_message(out: &mut Vec<u8>, kind: Kind, message: &impl Value) {
     let start = out.len();
     out.extend_from_slice(&[0; HEADER]);
@@ -111,19 +111,19 @@ messages! {
 
     /// A command to run.
     pub struct Run {
-        /// Chosen by the service; never used twice in a sandbox.
+        /// Chosen by the service; unique in a sandbox.
         pub id: u64,
         pub arguments: Vec<Bytes>,
-        /// On top of the sandbox's own.
+        /// Added to the sandbox's own environment.
         pub environment: Vec<(Bytes, Bytes)>,
-        /// The sandbox's own if absent.
+        /// The working directory; that of the sandbox if absent.
         pub directory: Option<Bytes>,
-        /// In milliseconds; after it, all that the command has started is killed.
+        /// In milliseconds. Then all processes of the command are killed.
         pub timeout: Option<u64>,
         pub terminal: Option<Size>,
-        /// Whether standard input follows. If not, it is empty.
+        /// Whether standard input follows; otherwise it is empty.
         pub input: bool,
-        /// Nobody waits for it: the service ends the conversation once it has started.
+        /// The service does not wait for the end: it closes the stream once the command has started.
         pub detached: bool,
     }
 
@@ -134,15 +134,15 @@ messages! {
 
     pub enum Request {
         Run { command: Run, } = 1,
-        /// What a command prints from now on, after what was kept while nobody listened.
+        /// Streams a command's output, beginning with the output that was buffered while no caller was attached.
         Attach { id: u64, } = 2,
         Commands {} = 3,
         Signal { id: u64, signal: i32, } = 4,
-        /// Ends all that the command has started, at once.
+        /// Kills all processes of the command.
         Kill { id: u64, } = 5,
-        /// A regular file, from `offset`, at most `length` bytes.
+        /// Reads a regular file from `offset`, at most `length` bytes.
         Read { path: Bytes, offset: u64, length: u64, } = 6,
-        /// Replaces the file at once when all of it has arrived, or not at all.
+        /// Replaces a file atomically once all data has arrived.
         Write { path: Bytes, mode: Option<u32>, parents: bool, } = 7,
         Facts { path: Bytes, } = 8,
         ReadDirectory { path: Bytes, } = 9,
@@ -150,27 +150,27 @@ messages! {
         Remove { path: Bytes, recursive: bool, } = 11,
         Move { from: Bytes, to: Bytes, } = 12,
         MakeLink { path: Bytes, target: Bytes, } = 13,
-        /// What the sandbox uses.
+        /// Returns the sandbox's use of resources.
         Usage {} = 14,
-        /// A directory with all that is in it, as an archive; see [`crate::tree`].
+        /// Reads a directory tree as an archive; see [`crate::tree`].
         ReadTree { path: Bytes, } = 15,
-        /// Puts what is in an archive into a directory.
+        /// Unpacks an archive into a directory.
         WriteTree { path: Bytes, parents: bool, } = 16,
-        /// To an init that waits: starts the program, with this on top of the sandbox's own environment, of which it is
-        /// part from now on.
+        /// Starts the program of an init that waits, and adds these variables to the sandbox's own environment for
+        /// good.
         Bind { environment: Vec<(Bytes, Bytes)>, } = 17,
-        /// Whether init waits to be bound; it is an error if it does not.
+        /// Asks whether init waits to be bound; fails if it does not.
         Waiting {} = 18,
-        /// Whether the directory at this path is that one; it is an error if it is not.
+        /// Asks whether the directory at this path has this device and inode; fails if it has not.
         Mounted { path: Bytes, device: u64, inode: u64, } = 19,
-        /// Answered when the command has ended.
+        /// Answers when the command has ended.
         Await { id: u64, } = 21,
-        /// To an init that waits: starts the program as if there had been no wait. A program that cannot be started ends
-        /// init, with the exit code of a shell.
+        /// Starts the program of an init that waits, with an unchanged environment. A program that cannot be started
+        /// ends init, with the exit code of a shell.
         Begin {} = 20,
     }
 
-    /// From the service, to a command that is attached.
+    /// A message of the service to an attached command.
     pub enum Control {
         Signal { signal: i32, } = 1,
         Kill {} = 2,
@@ -185,36 +185,36 @@ messages! {
         Facts { facts: Facts, } = 5,
         Entries { entries: Vec<Entry>, } = 6,
         Commands { commands: Vec<CommandFacts>, } = 7,
-        /// So many bytes of output were not kept while nobody listened.
+        /// The bytes of output that were dropped while no caller was attached.
         Missed { bytes: u64, } = 8,
         Usage { usage: Usage, } = 9,
-        /// All of it has been read or written.
+        /// The tree was read or written completely.
         Tree { entries: u64, bytes: u64, skipped: u64, } = 10,
     }
 
-    /// What cannot be found out is absent, and so is a limit that there is not.
+    /// The sandbox's use of resources. An unknown value is absent, and so is a limit that is not set.
     #[derive(Default)]
     pub struct Usage {
-        /// When it was looked at, in microseconds of a clock that only goes on.
+        /// The time of the measurement, in microseconds of a monotonic clock.
         pub at: u64,
-        /// In microseconds, of all CPUs together.
+        /// CPU time in microseconds, of all CPUs together.
         pub cpu: Option<u64>,
-        /// In bytes, without what the kernel only keeps as long as nobody needs the room.
+        /// In bytes, without caches that the kernel can reclaim.
         pub memory: Option<u64>,
         pub memory_limit: Option<u64>,
-        /// And threads.
+        /// Processes and threads.
         pub processes: Option<u64>,
         pub process_limit: Option<u64>,
-        /// Bytes, over all interfaces but loopback.
+        /// In bytes, on all interfaces except loopback.
         pub received: Option<u64>,
         pub sent: Option<u64>,
-        /// Bytes, to disks.
+        /// In bytes, to disks.
         pub written: Option<u64>,
     }
 
     pub struct Ending {
         pub how: How,
-        /// Of the command's life, in microseconds.
+        /// From start to end of the command, in microseconds.
         pub duration: u64,
         pub timed_out: bool,
         pub killed: bool,
@@ -223,14 +223,14 @@ messages! {
     pub enum How {
         Code { code: i32, } = 1,
         Signal { signal: i32, } = 2,
-        /// By the kernel, which found no memory within the sandbox's limit: with `SIGKILL`.
+        /// Killed by the kernel with `SIGKILL`, because the sandbox's memory limit was reached.
         OutOfMemory {} = 3,
-        /// With this code, as a shell does after the kernel has killed what it ran for want of memory.
+        /// Exited with this code, as a shell does after the kernel has killed its command because of the memory limit.
         CodeOutOfMemory { code: i32, } = 4,
     }
 
     pub struct Failure {
-        /// As in `errno`, or 0 where it is not the system's.
+        /// As in `errno`, or 0 for an error that is not the system's.
         pub errno: i32,
         pub message: Bytes,
     }
@@ -241,9 +241,9 @@ messages! {
         pub mode: u32,
         pub user: u32,
         pub group: u32,
-        /// In nanoseconds since 1970.
+        /// Nanoseconds since 1970.
         pub modified: i64,
-        /// Of a symbolic link.
+        /// The target of a symbolic link.
         pub target: Option<Bytes>,
     }
 
@@ -263,7 +263,7 @@ messages! {
         pub id: u64,
         pub arguments: Vec<Bytes>,
         pub process: i32,
-        /// Since it was started, in microseconds.
+        /// The time since the start, in microseconds.
         pub age: u64,
         pub attached: bool,
         pub ending: Option<Ending>,
@@ -308,13 +308,13 @@ mod tests {
     }
 
     #[test]
-    fn a_length_that_lies_allocates_nothing() {
+    fn a_false_length_causes_no_allocation() {
         assert_eq!(decode::<Vec<Bytes>>(&[0xff, 0xff, 0xff, 0xff]), Err(Malformed));
         assert_eq!(decode::<Bytes>(&[0xff, 0xff, 0xff, 0xff, 1]), Err(Malformed));
     }
 
     #[test]
-    fn a_frame_over_the_limit_or_of_no_kind_is_refused() {
+    fn a_frame_over_the_limit_or_of_unknown_kind_is_refused() {
         let mut bytes = [0; HEADER];
         put_header(&mut bytes, Kind::Stdout, MAX_PAYLOAD);
         assert_eq!(header(bytes), Ok((Kind::Stdout, MAX_PAYLOAD)));

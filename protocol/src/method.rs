@@ -6,7 +6,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-pub use self::table::Method;
+pub use self::table::{Method, Request};
 use crate::words::words;
 
 /// Defines the table of methods: the variant, the name, the types of parameters and result, the effect, whether the result
@@ -106,6 +106,28 @@ macro_rules! methods {
             pub fn check_result(self, result: Value) -> Result<Value, String> {
                 match self {
                     $(Method::$variant => check::<$result>(result),)+
+                }
+            }
+        }
+
+        /// A request: a method with its parameters.
+        #[derive(Debug, Clone, PartialEq)]
+        pub enum Request {
+            $($(#[doc = $summary])+ $variant($params),)+
+        }
+
+        impl Request {
+            /// Parses the JSON text of the parameters of a method. The error names the parameter.
+            pub fn parse(method: Method, json: &str) -> Result<Request, Error> {
+                match method {
+                    $(Method::$variant => params(json).map(Request::$variant),)+
+                }
+            }
+
+            /// Returns the method of the request.
+            pub const fn method(&self) -> Method {
+                match self {
+                    $(Request::$variant(_) => Method::$variant,)+
                 }
             }
         }

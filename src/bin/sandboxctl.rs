@@ -1,4 +1,4 @@
-//! The client for people and scripts; everything is in the library.
+//! `sandboxctl`, the command line client. The code is in [`sandboxd::cli`].
 
 use std::process::ExitCode;
 

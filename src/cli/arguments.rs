@@ -1,4 +1,4 @@
-//! What can be typed.
+//! The arguments of sandboxctl.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use super::DEFAULT_SOCKET;
 use super::create::Create;
 use super::filter::Filter;
 use super::images::ImageCommand;
-use crate::cli::guest::Inside;
+use crate::cli::guest::GuestCommand;
 
 const EXIT_CODES: &str = "\
 Exit codes:
@@ -19,33 +19,32 @@ Exit codes:
   2  wrong usage
   3  cannot connect to the service
   4  the chat has no sandbox
-exec, shell and attach exit as the command does; see their help.
+exec, run, shell and attach exit with the command's exit code; see their help.
 
 With --json, the result is printed as the service sent it, and an error is
 printed to standard error as a JSON object with code, message and data.
 
-CHAT is the chat's id, or the beginning of it if only one sandbox's chat begins
-like that.";
+CHAT is the chat's id, or a prefix of it that only one chat with a sandbox has.";
 
 const GLOBAL: &str = "Global options";
 
-/// Talks to sandboxd, which gives every chat a sandbox of its own
+/// Client of sandboxd, which runs one sandbox for each chat
 #[derive(Debug, Parser)]
 #[command(name = "sandboxctl", version, after_help = EXIT_CODES, arg_required_else_help = true)]
 pub struct Arguments {
-    /// The service's socket
+    /// Socket of the service
     #[arg(long, global = true, env = "SANDBOXD_SOCKET", value_name = "PATH", default_value = DEFAULT_SOCKET, help_heading = GLOBAL)]
     pub(super) socket: PathBuf,
 
-    /// Print JSON, for programs
+    /// Print results and errors as JSON
     #[arg(long, global = true, help_heading = GLOBAL)]
     pub(super) json: bool,
 
-    /// Print tables with all columns, however narrow the terminal is
+    /// Print all columns of tables, even if the terminal is narrower
     #[arg(long, global = true, help_heading = GLOBAL)]
     pub(super) wide: bool,
 
-    /// Wait for the service to be there, at most this long, such as 10s
+    /// Wait at most this long for the service to start, such as 10s
     #[arg(long, global = true, value_name = "DURATION", value_parser = duration, help_heading = GLOBAL)]
     pub(super) wait: Option<Duration>,
 
@@ -55,15 +54,15 @@ pub struct Arguments {
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Pools {
-    /// Remove what is free, and keep nothing started until the service restarts or the pools are filled again
+    /// Remove the free slots, and start no new ones until the service restarts or `pools fill`
     Drain {
-        /// Of this profile alone
+        /// Only the pool of this profile
         #[arg(value_name = "PROFILE")]
         profile: Option<String>,
     },
-    /// Keep as much started as ever
+    /// Start slots again after `pools drain`
     Fill {
-        /// Of this profile alone
+        /// Only the pool of this profile
         #[arg(value_name = "PROFILE")]
         profile: Option<String>,
     },
@@ -71,62 +70,62 @@ pub(super) enum Pools {
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
-    /// Show whether the service and its engine are well
+    /// Show whether the service and its engine are healthy
     Health,
     /// Show the service's version, engine, profiles and limits
     Info,
-    /// Say whether this host is fit, what is missing, and what to do about it
+    /// Check the host, the engine and the configuration, with advice for each problem
     Doctor,
-    /// Give a chat its sandbox: the one it has, or a new one
+    /// Create a chat's sandbox, or return the existing one
     Create(Create),
-    /// Show the sandbox of a chat
+    /// Show a chat's sandbox
     Get {
         #[arg(value_name = "CHAT")]
         chat: String,
     },
-    /// List sandboxes, the first hundred unless told otherwise
+    /// List sandboxes: the first 100, or all with --all or a filter
     List {
-        /// All of them
+        /// List all sandboxes
         #[arg(long)]
         all: bool,
         #[command(flatten)]
         filter: Filter,
     },
-    /// Let the sandbox of a chat live for longer
+    /// Extend the lifetime of a chat's sandbox
     Renew {
         #[arg(value_name = "CHAT")]
         chat: String,
-        /// From now on, such as 10m; its end never comes sooner by this
+        /// New lifetime from now on, such as 10m; never shortens the current one
         #[arg(long, value_name = "DURATION", value_parser = duration)]
         ttl: Duration,
     },
-    /// Say that the sandbox of a chat is in use
+    /// Mark a chat's sandbox as active
     Touch {
         #[arg(value_name = "CHAT")]
         chat: String,
     },
-    /// Let the sandbox of a chat stand still, with all that runs in it; whoever uses it lets it go on
+    /// Pause a chat's sandbox and all its processes; the next use resumes it
     Pause {
         #[arg(value_name = "CHAT")]
         chat: String,
     },
-    /// Let a paused sandbox go on
+    /// Resume a chat's paused sandbox
     Resume {
         #[arg(value_name = "CHAT")]
         chat: String,
     },
-    /// Hold the sandbox of a chat open, until Ctrl-C or for as long as told
+    /// Lease a chat's sandbox, until Ctrl-C or for at most the given time
     Lease {
         #[arg(value_name = "CHAT")]
         chat: String,
-        /// The longest it is held, such as 5m
+        /// Length of the lease, such as 5m
         #[arg(long = "for", value_name = "DURATION", value_parser = duration)]
         length: Duration,
-        /// Return at once and let the lease go on; it ends with `release`, or with its time
+        /// Return at once and keep the lease; it ends with `release` or after its length
         #[arg(long)]
         durable: bool,
     },
-    /// Give back a lease
+    /// Release a lease
     Release {
         #[arg(value_name = "CHAT")]
         chat: String,
@@ -134,85 +133,85 @@ pub(super) enum Command {
         lease: String,
     },
     #[command(flatten)]
-    Inside(Inside),
-    /// Keep what the sandbox of a chat has written, but for its mounts, as a snapshot
+    Guest(GuestCommand),
+    /// Save a chat's sandbox as a snapshot, without its mounts
     Snapshot {
         #[arg(value_name = "CHAT")]
         chat: String,
-        /// What to call it
+        /// Label of the snapshot
         #[arg(long, value_name = "TEXT")]
         label: Option<String>,
     },
-    /// List snapshots, the newest hundred unless told otherwise, or delete one
+    /// List snapshots, the newest 100 unless --all is given, or delete one
     #[command(args_conflicts_with_subcommands = true)]
     Snapshots {
         #[command(subcommand)]
         command: Option<Snapshots>,
-        /// Only of this chat
+        /// Only snapshots of this chat
         #[arg(long, value_name = "CHAT")]
         chat: Option<String>,
-        /// All of them
+        /// List all snapshots
         #[arg(long)]
         all: bool,
     },
-    /// Remove the sandbox of a chat, or many
+    /// Remove a chat's sandbox, or the sandboxes of many chats
     Delete {
         #[arg(value_name = "CHAT", required_unless_present = "all", conflicts_with_all = ["all", "Filter"])]
         chat: Option<String>,
-        /// Those of all chats, or of those that the options below choose
+        /// Remove the sandboxes of all chats, or of those that the filter options select
         #[arg(long)]
         all: bool,
-        /// Do not ask before all are removed
+        /// Do not ask for confirmation
         #[arg(long, short, requires = "all")]
         yes: bool,
         #[command(flatten)]
         filter: Filter,
-        /// Keep it as a snapshot first; it stays if that fails
+        /// Save a snapshot first; if that fails, the sandbox stays
         #[arg(long, conflicts_with = "no_snapshot")]
         snapshot: bool,
-        /// Do not keep it, whatever its profile says
+        /// Save no snapshot, even if the profile asks for one
         #[arg(long)]
         no_snapshot: bool,
-        /// Remove the chat's directory as well, and with it all that its sandboxes have kept there
+        /// Also remove the chat's directory with all its files
         #[arg(long)]
         purge: bool,
     },
-    /// Show what is kept started for chats to come, or drain it
+    /// Show the pools of warm sandboxes, or drain or fill them
     Pools {
         #[command(subcommand)]
         command: Option<Pools>,
     },
-    /// Say that a sandbox will be wanted soon, so that it is started ahead
+    /// Announce that a sandbox is needed soon, so that a slot is started ahead
     Hint {
-        /// Of this profile; the default profile unless given
+        /// Profile of the sandbox; the default profile if not given
         #[arg(long, value_name = "NAME")]
         profile: Option<String>,
-        /// By this chat; by whichever comes first unless given
+        /// Chat that needs the sandbox; any chat if not given
         #[arg(long, value_name = "CHAT")]
         chat: Option<String>,
-        /// How long it is kept ready, such as 30s
+        /// How long the slot is kept, such as 30s
         #[arg(long, value_name = "DURATION", value_parser = duration)]
         ttl: Option<Duration>,
     },
-    /// Follow what happens to sandboxes, one line for each event
+    /// Follow the events of sandboxes, one line per event
     Events {
-        /// Begin after the event with this number; 0 for all that are kept
+        /// Start after the event with this number; 0 for all stored events
         #[arg(long, value_name = "NUMBER")]
         after: Option<u64>,
-        /// Only of this chat
+        /// Only events of this chat
         #[arg(long, value_name = "CHAT")]
         chat: Option<String>,
     },
-    /// List the engine's images, and how the repositories' stand
+    /// List the engine's images and the state of the repository images
     Images,
-    /// Pull, build, refresh or remove images
+    /// Pull, build, refresh or prune images
     Image {
         #[command(subcommand)]
         command: ImageCommand,
     },
-    /// Bring together what the engine holds and what was promised
+    /// Reconcile the engine, the journal and the chats
     Reconcile {
-        /// Only say what would be done
+        /// Only report the actions
         #[arg(long)]
         dry_run: bool,
     },
@@ -232,11 +231,11 @@ pub(super) fn variable(text: &str) -> Result<(String, String), String> {
         Some((name, value)) => Ok((name.to_owned(), value.to_owned())),
         None => std::env::var(text)
             .map(|value| (text.to_owned(), value))
-            .map_err(|_| format!("{text} has no value here; give one as {text}=VALUE")),
+            .map_err(|_| format!("{text} is not set in your environment; give a value as {text}=VALUE")),
     }
 }
 
-/// With a unit, or in seconds.
+/// Parses a duration with units, such as 5m, or a number of seconds.
 pub(super) fn duration(text: &str) -> Result<Duration, String> {
     let seconds = text.parse().ok().map(Duration::try_from_secs_f64);
     match seconds {
@@ -246,7 +245,7 @@ pub(super) fn duration(text: &str) -> Result<Duration, String> {
 }
 
 impl Command {
-    /// The chats that were named, each by its id or the beginning of it.
+    /// Returns the chats in the arguments, each an id or a prefix of one.
     pub(super) fn chats(&mut self) -> Vec<&mut String> {
         match self {
             Command::Get { chat }
@@ -260,8 +259,8 @@ impl Command {
             Command::Delete { chat, .. } | Command::Snapshots { chat, .. } | Command::Events { chat, .. } => {
                 chat.iter_mut().collect()
             }
-            Command::Inside(inside) => inside.chats(),
-            // A create and a hint name a chat that need not have a sandbox yet.
+            Command::Guest(command) => command.chats(),
+            // The chat of a create or a hint may have no sandbox yet, so a prefix cannot be resolved.
             Command::Create(_) | Command::Hint { .. } => Vec::new(),
             Command::Health | Command::Info | Command::Doctor | Command::List { .. } | Command::Pools { .. } => {
                 Vec::new()

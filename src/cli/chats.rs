@@ -1,42 +1,42 @@
-//! Chats by the beginning of their ids.
+//! Resolves prefixes of chat ids.
 
 use uuid::Uuid;
 
 use super::Service;
-use super::failure::Trouble;
+use super::failure::CliError;
 use super::filter::Filter;
 
-/// As many candidates are named.
-const SHOWN: usize = 8;
+/// The number of candidates in an error message.
+const MAX_SHOWN: usize = 8;
 
 #[derive(Debug, PartialEq, thiserror::Error)]
 pub(super) enum ChatError {
-    #[error("{0:?} is no chat: expected its id, a UUID, or the beginning of it")]
+    #[error("{0:?} is not a chat: expected a chat id, which is a UUID, or a prefix of one")]
     NotAnId(String),
-    #[error("no sandbox's chat begins with {0}")]
+    #[error("no chat with a sandbox has an id that begins with {0}")]
     None(String),
-    #[error("the chats of {} sandboxes begin with {prefix}: {}", candidates.len(), listed(candidates))]
+    #[error("the ids of {} chats begin with {prefix}: {}", candidates.len(), listed(candidates))]
     Several { prefix: String, candidates: Vec<String> },
 }
 
-/// Puts the id of a chat in place of its beginning. The service is asked only where that is needed.
-pub(super) async fn complete(service: &Service, chat: &mut String) -> Result<(), Trouble> {
+/// Replaces a prefix by the chat's id. A complete id needs no call to the service.
+pub(super) async fn resolve(service: &Service, chat: &mut String) -> Result<(), CliError> {
     if Uuid::try_parse(chat).is_ok() {
         return Ok(());
     }
-    if !is_beginning(chat) {
+    if !is_prefix(chat) {
         return Err(ChatError::NotAnId(chat.clone()).into());
     }
-    *chat = only(chat, service.whole_list(&Filter::default()).await?.chats()?.into_iter())?;
+    *chat = unique_match(chat, service.list_all(&Filter::default()).await?.chats()?.into_iter())?;
     Ok(())
 }
 
-/// Whether it may be the beginning of an id as it is shown.
-pub(super) fn is_beginning(text: &str) -> bool {
+/// Returns whether the text can be a prefix of a chat id.
+pub(super) fn is_prefix(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-')
 }
 
-fn only(prefix: &str, known: impl Iterator<Item = String>) -> Result<String, ChatError> {
+fn unique_match(prefix: &str, known: impl Iterator<Item = String>) -> Result<String, ChatError> {
     let prefix = prefix.to_ascii_lowercase();
     let mut candidates: Vec<_> = known.filter(|id| id.starts_with(&prefix)).collect();
     match candidates.len() {
@@ -47,12 +47,12 @@ fn only(prefix: &str, known: impl Iterator<Item = String>) -> Result<String, Cha
 }
 
 fn listed(candidates: &[String]) -> String {
-    let shown = candidates.iter().take(SHOWN).map(String::as_str).collect::<Vec<_>>().join(", ");
-    if candidates.len() > SHOWN { format!("{shown}, …") } else { shown }
+    let shown = candidates.iter().take(MAX_SHOWN).map(String::as_str).collect::<Vec<_>>().join(", ");
+    if candidates.len() > MAX_SHOWN { format!("{shown}, …") } else { shown }
 }
 
-/// The beginning of each id that is as long as needed to tell it from the others, and no shorter than people read.
-pub(super) fn beginnings(ids: &[String]) -> Vec<String> {
+/// Returns a unique prefix of each id, with at least eight characters.
+pub(super) fn short_prefixes(ids: &[String]) -> Vec<String> {
     const SHORTEST: usize = 8;
     let mut sorted: Vec<&str> = ids.iter().map(String::as_str).collect();
     sorted.sort_unstable();
@@ -73,22 +73,22 @@ mod tests {
     ];
 
     fn found(prefix: &str) -> Result<String, ChatError> {
-        only(prefix, IDS.into_iter().map(str::to_owned))
+        unique_match(prefix, IDS.into_iter().map(str::to_owned))
     }
 
     #[test]
-    fn the_beginning_of_one_id_stands_for_it() {
+    fn a_unique_prefix_is_resolved() {
         assert_eq!(found("8"), Ok(IDS[2].to_owned()));
         assert_eq!(found("67E55044-10b2"), Ok(IDS[1].to_owned()));
         assert_eq!(found("9"), Err(ChatError::None("9".into())));
-        let several = found("67e5").expect_err("two begin like that");
+        let several = found("67e5").expect_err("two ids have this prefix");
         assert!(several.to_string().ends_with(&format!("begin with 67e5: {}, {}", IDS[0], IDS[1])), "{several}");
     }
 
     #[test]
-    fn beginnings_are_told_apart() {
+    fn prefixes_are_unique() {
         let ids = IDS.map(str::to_owned);
-        assert_eq!(beginnings(&ids), ["67e55044-10b1", "67e55044-10b2", "8f14e45f-ceea"]);
-        assert_eq!(beginnings(&ids[1..]), ["67e55044", "8f14e45f"]);
+        assert_eq!(short_prefixes(&ids), ["67e55044-10b1", "67e55044-10b2", "8f14e45f-ceea"]);
+        assert_eq!(short_prefixes(&ids[1..]), ["67e55044", "8f14e45f"]);
     }
 }

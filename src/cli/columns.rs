@@ -1,13 +1,14 @@
-//! Tables that fit the terminal: plain columns, two blanks apart, that survive a pipe.
+//! Tables that fit the terminal: plain columns, two blanks apart, also readable through a pipe.
 //!
-//! A table that is too wide is narrowed step by step: ids are shortened, long cells are cut, the least important columns are
-//! left out, and the last column is wrapped. Where the output is no terminal, or with `--wide`, all of it is printed.
+//! A table that is too wide is narrowed step by step: ids are shortened, long cells are cut, the least important
+//! columns are left out, and the last column is wrapped. If the output is not a terminal, or with `--wide`, the table
+//! is complete.
 
 use std::io::IsTerminal;
 
 use rustix::termios::tcgetwinsize;
 
-/// How wide a line may be.
+/// The maximum length of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Width(Option<usize>);
 
@@ -19,7 +20,7 @@ impl Width {
         Width(Some(columns))
     }
 
-    /// That of the terminal which standard output is; the variable COLUMNS takes its place.
+    /// Returns the width of the terminal on standard output. The variable COLUMNS overrides it.
     pub(super) fn of_terminal() -> Self {
         let stated = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
         let found = || {
@@ -30,30 +31,31 @@ impl Width {
         Width(stated.or_else(found).filter(|columns| *columns > 0))
     }
 
-    /// Lines of a text that begins so far from the left.
+    /// Wraps a text that is indented by `indent` columns.
     pub(super) fn wrap(self, text: &str, indent: usize) -> Vec<&str> {
         wrapped(text, self.0.map_or(usize::MAX, |width| width.saturating_sub(indent).max(NARROWEST)))
     }
 }
 
-/// Between columns.
+/// The number of blanks between columns.
 const GAP: usize = 2;
 
-/// As much of a cell is left when a table is too wide.
+/// The length to which a cell is cut if the table is too wide.
 const LONGEST_CELL: usize = 20;
 
-/// The last column is not wrapped into less than this.
+/// The minimum width of the wrapped last column.
 const NARROWEST: usize = 16;
 
-/// A column, and how soon it is left out: the highest rank goes first, rank 0 stays.
+/// The name of a column and its rank. The column with the highest rank is left out first; rank 0 always stays.
 pub(super) type Column = (&'static str, u8);
 
+/// A table under construction.
 #[derive(Debug)]
 pub(super) struct Columns {
     ranks: Vec<u8>,
     has_header: bool,
     rows: Vec<Vec<String>>,
-    /// A shorter way to write the cells of a column.
+    /// A column and its shortened cells.
     short: Option<(usize, Vec<String>)>,
 }
 
@@ -64,12 +66,12 @@ impl Columns {
         Self { ranks, has_header: true, rows: vec![header], short: None }
     }
 
-    /// Names and values.
+    /// Returns a table of names and values.
     pub(super) fn pairs() -> Self {
         Self::without_header(2)
     }
 
-    /// All columns stay.
+    /// Returns a table in which all columns stay.
     pub(super) fn without_header(count: usize) -> Self {
         Self { ranks: vec![0; count], has_header: false, rows: Vec::new(), short: None }
     }
@@ -78,7 +80,7 @@ impl Columns {
         self.rows.push(cells.into_iter().map(Into::into).collect());
     }
 
-    /// Writes a column more shortly if the table is too wide. `short` is given and returns the cells below the header.
+    /// Shortens a column if the table is too wide. `short` maps the cells below the header to shorter ones.
     pub(super) fn shorten(&mut self, column: usize, short: impl FnOnce(&[String]) -> Vec<String>) {
         let cells: Vec<_> = self.rows[usize::from(self.has_header)..].iter().map(|row| row[column].clone()).collect();
         self.short = Some((column, short(&cells)));
@@ -144,13 +146,13 @@ fn cut(cell: &mut String) {
     }
 }
 
-/// Lines of whole words. A word that is longer than a line stays whole.
+/// Splits a text into lines of whole words. A word that is longer than a line stays whole.
 fn wrapped(text: &str, width: usize) -> Vec<&str> {
     let mut lines = Vec::new();
     let mut rest = text;
     while rest.chars().count() > width {
         let end = rest.char_indices().nth(width).map_or(rest.len(), |(index, _)| index);
-        // A blank right behind the line ends it, too.
+        // A blank right after the line also ends it.
         let within = rest[..end].rfind(' ').filter(|_| !rest[end..].starts_with(' '));
         let blank = match within {
             Some(blank) => blank,

@@ -1,4 +1,4 @@
-//! `create`: what a sandbox is asked for with.
+//! `create`: its arguments and request parameters.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,49 +11,49 @@ use super::arguments::{duration, variable};
 
 #[derive(Debug, Args)]
 pub(super) struct Create {
-    /// The chat; a new one unless given
+    /// Chat id; a new one if not given
     #[arg(long, value_name = "UUID")]
     chat_id: Option<String>,
 
-    /// The agent that works in the sandbox; the name of your user unless given
+    /// Agent of the sandbox; your user name if not given
     #[arg(long, value_name = "ID")]
     agent_id: Option<String>,
 
-    /// The workspace that the chat is of, a UUID
+    /// Workspace of the chat
     #[arg(long, value_name = "UUID")]
     workspace: Option<String>,
 
-    /// A directory on the host, writable in the sandbox; none unless given
+    /// Host directory to mount in the sandbox, writable; none if not given
     #[arg(long, value_name = "PATH")]
     volume: Option<String>,
 
-    /// What the sandbox is made of; the default profile unless given
+    /// Profile of the sandbox; the default profile if not given
     #[arg(long, value_name = "NAME")]
     profile: Option<String>,
 
-    /// Begin with a snapshot instead of the profile's image
+    /// Start from a snapshot instead of the profile's image
     #[arg(long, value_name = "ID")]
     snapshot: Option<String>,
 
-    /// A variable of the sandbox's environment; without a value, the one it has here
+    /// Environment variable of the sandbox; without a value, it is taken from your environment
     #[arg(long, value_name = "NAME[=VALUE]", value_parser = variable)]
     env: Vec<(String, String)>,
 
-    /// How long the sandbox lives at most, such as 5m
+    /// Maximum lifetime of the sandbox, such as 5m
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     ttl: Option<Duration>,
 
-    /// How long the sandbox lives unused, such as 2h
+    /// Lifetime of the sandbox without activity, such as 2h
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     idle_timeout: Option<Duration>,
 
-    /// Print the id of the chat and nothing else
+    /// Print only the chat id
     #[arg(long, short)]
     pub(super) quiet: bool,
 }
 
 impl Create {
-    /// Chat and agent are made up where they were not given. The other defaults are the service's.
+    /// Returns the request parameters, with defaults for chat and agent. The service sets the other defaults.
     pub(super) fn params(&self) -> Value {
         let chat = self.chat_id.clone().unwrap_or_else(|| Uuid::new_v4().to_string());
         let agent = self.agent_id.clone().unwrap_or_else(|| user().unwrap_or_else(|| "cli".to_owned()));
@@ -85,7 +85,7 @@ impl Create {
     }
 }
 
-/// The name of the user who calls.
+/// Returns the name of the current user.
 fn user() -> Option<String> {
     ["USER", "LOGNAME"].iter().find_map(|name| std::env::var(name).ok().filter(|user| !user.trim().is_empty()))
 }
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chat_and_an_agent_are_made_up_for_who_names_none() {
+    fn chat_and_agent_have_defaults() {
         let (one, other) = (parsed(&[]).expect("valid"), parsed(&[]).expect("valid"));
         let chat = |params: &Value| params["chat_id"].as_str().and_then(|id| id.parse::<Uuid>().ok()).expect("a UUID");
         assert_ne!(chat(&one), chat(&other));
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_given_is_left_to_the_service() {
+    fn options_that_are_not_given_are_not_sent() {
         let params = create(&[]).expect("valid");
         assert_eq!(params, json!({ "chat_id": "c", "agent_id": "a" }));
     }
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_variable_without_value_is_taken_from_here_or_refused() {
+    fn a_variable_without_value_is_taken_from_the_environment_or_refused() {
         let path = std::env::var("PATH").expect("set");
         assert_eq!(create(&["--env", "PATH"]).expect("valid")["env"]["PATH"], json!(path));
         assert!(create(&["--env", "NO_SUCH_VARIABLE_HERE"]).is_err());

@@ -1,42 +1,42 @@
-//! `delete`: one sandbox, or many.
+//! `delete`: removes one sandbox or many.
 
 use std::io::{IsTerminal, Write};
 
 use futures_util::{StreamExt, stream};
 use serde_json::{Value, json};
 
-use super::failure::Trouble;
+use super::failure::CliError;
 use super::filter::Filter;
-use super::{Exit, Service, parsed, print, say, tables};
+use super::{Exit, Service, parsed, print, print_notice, tables};
 use crate::client::{ClientError, Failure};
 
-/// Asked for at the same time: more would only wait for the engine.
-const AT_ONCE: usize = 8;
+/// The number of concurrent removals. More would only wait for the engine.
+const CONCURRENCY: usize = 8;
 
 #[derive(Clone, Copy)]
-pub(super) struct How {
-    /// Whether a snapshot is taken first; `None`: as the profile says.
+pub(super) struct DeleteOptions {
+    /// Whether a snapshot is saved first; `None` for the default of the profile.
     pub(super) snapshot: Option<bool>,
     /// Whether the chat's directory is removed as well.
     pub(super) purge: bool,
 }
 
-pub(super) async fn one(service: &Service, chat: &str, how: How) -> Result<(Exit, String), Trouble> {
-    let deletion = service.call("sandbox.delete", params(chat, how)).await?;
+pub(super) async fn one(service: &Service, chat: &str, options: DeleteOptions) -> Result<(Exit, String), CliError> {
+    let deletion = service.call("sandbox.delete", params(chat, options)).await?;
     let done = parsed::<Value>(&deletion)?;
     let found = done["result"] == "deleted" || done["purged"] == true;
     let exit = if found { Exit::Done } else { Exit::NotFound };
     Ok((exit, service.show(&deletion, tables::deletion)?))
 }
 
-/// Those that the filter admits. A failure is told and does not keep the others from being removed.
+/// Removes the sandboxes that match the filter. A failure is printed and does not stop the other removals.
 pub(super) async fn many(
     service: &Service,
     filter: &Filter,
-    how: How,
+    options: DeleteOptions,
     is_sure: bool,
-) -> Result<(Exit, String), Trouble> {
-    let mut list = service.whole_list(filter).await?;
+) -> Result<(Exit, String), CliError> {
+    let mut list = service.list_all(filter).await?;
     if !filter.is_empty() {
         list.undescribed.clear();
     }
@@ -47,10 +47,10 @@ pub(super) async fn many(
     let mut exit = Exit::Done;
     let mut deletions = stream::iter(chats)
         .map(async |chat| {
-            let deletion = service.call("sandbox.delete", params(&chat, how)).await;
+            let deletion = service.call("sandbox.delete", params(&chat, options)).await;
             (chat, deletion)
         })
-        .buffer_unordered(AT_ONCE);
+        .buffer_unordered(CONCURRENCY);
     while let Some((chat, deletion)) = deletions.next().await {
         match deletion {
             Ok(deletion) => {
@@ -58,7 +58,7 @@ pub(super) async fn many(
             }
             Err(ClientError::Failed(Failure { message, data, .. })) => {
                 exit = Exit::Failed;
-                say(&format!("chat {chat}: {message} [{}]", data.kind));
+                print_notice(&format!("chat {chat}: {message} [{}]", data.kind));
             }
             Err(error) => return Err(error.into()),
         }
@@ -66,21 +66,21 @@ pub(super) async fn many(
     Ok((exit, String::new()))
 }
 
-fn params(chat: &str, how: How) -> Value {
+fn params(chat: &str, options: DeleteOptions) -> Value {
     let mut params = json!({ "chat_id": chat });
-    if let Some(snapshot) = how.snapshot {
+    if let Some(snapshot) = options.snapshot {
         params["snapshot"] = json!(snapshot);
     }
-    if how.purge {
+    if options.purge {
         params["purge"] = json!(true);
     }
     params
 }
 
-/// Asks the user. Without a terminal there is no one to ask.
-fn confirmed(count: usize) -> Result<bool, Trouble> {
+/// Asks the user for confirmation, which needs a terminal.
+fn confirmed(count: usize) -> Result<bool, CliError> {
     if !std::io::stdin().is_terminal() {
-        return Err(Trouble::Usage("delete --all asks before it removes, or needs --yes where it cannot ask"));
+        return Err(CliError::Usage("delete --all needs --yes if standard input is not a terminal"));
     }
     let _ = write!(std::io::stderr(), "remove {count} sandboxes? [y/N] ");
     let mut answer = String::new();

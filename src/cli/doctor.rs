@@ -1,4 +1,4 @@
-//! `doctor`: what the service says about its host or, where it says nothing, what can be seen of it from here.
+//! `doctor`: prints the checks of the service or, if the service does not answer, a diagnosis from the client's side.
 
 use std::fs;
 use std::io::{ErrorKind, IsTerminal};
@@ -11,19 +11,19 @@ use serde_json::json;
 use serde_json::value::RawValue;
 
 use super::columns::Width;
-use super::failure::Trouble;
+use super::failure::CliError;
 use super::{Arguments, Exit, parsed};
 use crate::client::{Client, ClientError};
-use crate::doctor::check::{Check, Checks, Status};
+use crate::doctor::check::{self, Check, Checks, Status};
 use crate::server::entry::DEFAULT_GROUP;
 
-/// Longer than the service waits for its engine. A socket that systemd holds accepts callers that nobody answers yet.
+/// Longer than the service waits for its engine. A socket held by systemd accepts callers before the service answers.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// What is said about the service itself, by whoever cannot ask it.
+/// The name of the check that the client itself makes.
 const SERVICE: &str = "service";
 
-pub(super) async fn examine(arguments: &Arguments) -> Result<(Exit, String), Trouble> {
+pub(super) async fn examine(arguments: &Arguments) -> Result<(Exit, String), CliError> {
     let asked = async {
         let client = Client::connect(&arguments.socket).await?;
         client.call::<Box<RawValue>>("system.doctor", json!({})).await
@@ -31,22 +31,23 @@ pub(super) async fn examine(arguments: &Arguments) -> Result<(Exit, String), Tro
     let (checks, as_sent) = match tokio::time::timeout(LIMIT, asked).await {
         Ok(Ok(answer)) => (parsed::<Checks>(&answer)?, Some(answer)),
         Ok(Err(ClientError::Connect { source, .. })) => {
-            (of(unreachable(source.kind(), &source.to_string(), &Entry::at(&arguments.socket))), None)
+            (single(unreachable(source.kind(), &source.to_string(), &SocketAccess::at(&arguments.socket))), None)
         }
         Ok(Err(ClientError::Failed(failure))) if failure.data.kind == "unauthorized" => {
-            let advice =
-                "have your user or a group of yours added to socket.allow_users, allow_groups or read_only_groups";
-            (of(Check::problem(SERVICE, failure.message, advice)), None)
+            let advice = "ask the operator to add your user or one of your groups to socket.allow_users, allow_groups or \
+                          read_only_groups";
+            (single(check::problem(SERVICE, failure.message, advice)), None)
         }
         Ok(Err(other)) => return Err(other.into()),
         Err(_) => {
             let message =
-                format!("{} accepts callers, and nobody answered within {LIMIT:?}", arguments.socket.display());
-            let advice = "see whether the service starts: systemctl status sandboxd, journalctl -u sandboxd";
-            (of(Check::problem(SERVICE, message, advice)), None)
+                format!("{} accepts connections, but no answer came within {LIMIT:?}", arguments.socket.display());
+            let advice = "check whether the service starts: systemctl status sandboxd, journalctl -u sandboxd";
+            (single(check::problem(SERVICE, message, advice)), None)
         }
     };
-    let exit = if checks.status() == Status::Problem { Exit::Failed } else { Exit::Done };
+    let exit =
+        if checks.checks.iter().any(|check| check.status == Status::Problem) { Exit::Failed } else { Exit::Done };
     let shown = match (arguments.json, as_sent) {
         (true, Some(answer)) => format!("{}\n", answer.get()),
         (true, None) => format!("{}\n", json!(checks)),
@@ -58,27 +59,27 @@ pub(super) async fn examine(arguments: &Arguments) -> Result<(Exit, String), Tro
     Ok((exit, shown))
 }
 
-fn of(check: Check) -> Checks {
+fn single(check: Check) -> Checks {
     Checks { checks: vec![check] }
 }
 
-/// A socket as it can be seen without being opened.
-struct Entry {
+/// The permissions of a socket, read without opening it.
+struct SocketAccess {
     path: String,
-    /// Its group and mode; absent if it cannot be looked at.
-    seen: Option<(String, u32)>,
-    /// The directory on the way to it that keeps everybody out.
-    barred: Option<String>,
+    /// The group and the mode; absent if they cannot be read.
+    owner: Option<(String, u32)>,
+    /// The directory in the path that the user may not enter.
+    closed_directory: Option<String>,
 }
 
-impl Entry {
+impl SocketAccess {
     fn at(socket: &Path) -> Self {
-        let seen = fs::metadata(socket).ok();
-        let seen = seen.map(|seen| (group(seen.gid()), seen.permissions().mode() & 0o777));
-        let way: Vec<_> = socket.ancestors().skip(1).filter(|part| !part.as_os_str().is_empty()).collect();
-        let barred = way.into_iter().rev().find(|part| access(*part, Access::EXEC_OK).is_err());
-        let barred = barred.map(|part| part.display().to_string());
-        Self { path: socket.display().to_string(), seen, barred }
+        let metadata = fs::metadata(socket).ok();
+        let owner = metadata.map(|metadata| (group(metadata.gid()), metadata.permissions().mode() & 0o777));
+        let parents: Vec<_> = socket.ancestors().skip(1).filter(|part| !part.as_os_str().is_empty()).collect();
+        let closed = parents.into_iter().rev().find(|part| access(*part, Access::EXEC_OK).is_err());
+        let closed_directory = closed.map(|part| part.display().to_string());
+        Self { path: socket.display().to_string(), owner, closed_directory }
     }
 }
 
@@ -92,40 +93,43 @@ fn group(gid: u32) -> String {
     named.unwrap_or_else(|| gid.to_string())
 }
 
-/// Why nobody can be asked, and what to do about it.
-fn unreachable(kind: ErrorKind, error: &str, entry: &Entry) -> Check {
-    let Entry { path, seen, barred } = entry;
-    match (kind, seen, barred) {
-        (ErrorKind::NotFound, ..) => Check::problem(
+/// Explains why the service cannot be reached, with advice.
+fn unreachable(kind: ErrorKind, error: &str, socket: &SocketAccess) -> Check {
+    let SocketAccess { path, owner, closed_directory } = socket;
+    match (kind, owner, closed_directory) {
+        (ErrorKind::NotFound, ..) => check::problem(
             SERVICE,
             format!("there is no socket {path}"),
-            "start the service (systemctl start sandboxd), or name its socket by --socket or SANDBOXD_SOCKET",
+            "start the service (systemctl start sandboxd), or name another socket with --socket or SANDBOXD_SOCKET",
         ),
-        (ErrorKind::ConnectionRefused, ..) => Check::problem(
+        (ErrorKind::ConnectionRefused, ..) => check::problem(
             SERVICE,
-            format!("nobody listens at {path}: the service has ended and left it behind"),
-            "start the service (systemctl start sandboxd); journalctl -u sandboxd says why it ended",
+            format!("no service listens at {path}: it has ended and left the socket behind"),
+            "start the service (systemctl start sandboxd); journalctl -u sandboxd shows why it ended",
         ),
-        (ErrorKind::PermissionDenied, _, Some(directory)) => Check::problem(
+        (ErrorKind::PermissionDenied, _, Some(directory)) => check::problem(
             SERVICE,
-            format!("your user may not enter {directory}, and so not open {path}"),
-            format!("as its owner, allow entering it: chmod o+x {directory}"),
+            format!("your user may not enter {directory}, so it cannot open {path}"),
+            format!("as owner of the directory, run: chmod o+x {directory}"),
         ),
         // Membership of root's group opens far more than this socket.
-        (ErrorKind::PermissionDenied, Some((group, mode)), _) if group == "root" || group == "0" => Check::problem(
+        (ErrorKind::PermissionDenied, Some((group, mode)), _) if group == "root" || group == "0" => check::problem(
             SERVICE,
             format!("your user may not open {path}, which belongs to group {group} and has mode {mode:04o}"),
             format!(
-                "give the socket to a group of its callers: groupadd --system {DEFAULT_GROUP}, usermod -aG {DEFAULT_GROUP} USER, \
-                 restart the service and log in anew; see \"Callers that are not root\" in docs/operations.md"
+                "give the socket to a group of its callers: groupadd --system {DEFAULT_GROUP}, \
+                 usermod -aG {DEFAULT_GROUP} USER, restart the service and log in again; see \"Callers that are not root\" \
+                 in docs/operations.md"
             ),
         ),
-        (ErrorKind::PermissionDenied, Some((group, mode)), _) => Check::problem(
+        (ErrorKind::PermissionDenied, Some((group, mode)), _) => check::problem(
             SERVICE,
             format!("your user may not open {path}, which belongs to group {group} and has mode {mode:04o}"),
-            format!("become a member of group {group} (usermod -aG {group} USER, then log in anew), or call as root"),
+            format!(
+                "become a member of group {group} (usermod -aG {group} USER, then log in again), or run sandboxctl as root"
+            ),
         ),
-        _ => Check::problem(SERVICE, format!("{path}: {error}"), "see whether this is the service's socket"),
+        _ => check::problem(SERVICE, format!("{path}: {error}"), "check whether this is the service's socket"),
     }
 }
 
@@ -134,7 +138,7 @@ const YELLOW: &str = "\x1b[33m";
 const RED: &str = "\x1b[31m";
 const PLAIN: &str = "\x1b[0m";
 
-/// One line for each, with the advice below it.
+/// Returns one line per check, with the advice below it.
 fn table(Checks { checks }: &Checks, room: Width, coloured: bool) -> String {
     let width = checks.iter().map(|check| check.name.len()).max().unwrap_or_default();
     let mut shown = String::new();
@@ -154,9 +158,9 @@ fn table(Checks { checks }: &Checks, room: Width, coloured: bool) -> String {
     }
     let count = |status| checks.iter().filter(|check| check.status == status).count();
     let (problems, warnings) = (count(Status::Problem), count(Status::Warning));
-    let counted = |number, what: &str| format!("{number} {what}{}", if number == 1 { "" } else { "s" });
+    let counted = |number, noun: &str| format!("{number} {noun}{}", if number == 1 { "" } else { "s" });
     let counts = [(checks.len(), "check"), (problems, "problem"), (warnings, "warning")];
-    let counts: Vec<_> = counts.into_iter().map(|(number, what)| counted(number, what)).collect();
+    let counts: Vec<_> = counts.into_iter().map(|(number, noun)| counted(number, noun)).collect();
     shown + &format!("\n{}\n", counts.join(", "))
 }
 
@@ -164,25 +168,25 @@ fn table(Checks { checks }: &Checks, room: Width, coloured: bool) -> String {
 mod tests {
     use super::*;
 
-    fn entry(seen: Option<(&str, u32)>, barred: Option<&str>) -> Entry {
-        let seen = seen.map(|(group, mode)| (group.to_owned(), mode));
-        Entry { path: "/run/s".into(), seen, barred: barred.map(str::to_owned) }
+    fn socket(owner: Option<(&str, u32)>, closed: Option<&str>) -> SocketAccess {
+        let owner = owner.map(|(group, mode)| (group.to_owned(), mode));
+        SocketAccess { path: "/run/s".into(), owner, closed_directory: closed.map(str::to_owned) }
     }
 
     #[test]
     fn each_way_of_not_reaching_the_service_has_its_own_advice() {
-        let open = entry(Some(("agents", 0o660)), None);
-        let barred = entry(None, Some("/run"));
-        let roots = entry(Some(("root", 0o660)), None);
-        for (kind, entry, message, advice) in [
+        let open = socket(Some(("agents", 0o660)), None);
+        let closed = socket(None, Some("/run"));
+        let roots = socket(Some(("root", 0o660)), None);
+        for (kind, socket, message, advice) in [
             (ErrorKind::NotFound, &open, "there is no socket /run/s", "SANDBOXD_SOCKET"),
-            (ErrorKind::ConnectionRefused, &open, "nobody listens", "journalctl"),
+            (ErrorKind::ConnectionRefused, &open, "no service listens", "journalctl"),
             (ErrorKind::PermissionDenied, &open, "group agents and has mode 0660", "usermod -aG agents"),
             (ErrorKind::PermissionDenied, &roots, "group root and has mode 0660", "usermod -aG sandboxd USER"),
-            (ErrorKind::PermissionDenied, &barred, "may not enter /run", "chmod o+x /run"),
+            (ErrorKind::PermissionDenied, &closed, "may not enter /run", "chmod o+x /run"),
             (ErrorKind::InvalidInput, &open, "/run/s: odd", "the service's socket"),
         ] {
-            let check = unreachable(kind, "odd", entry);
+            let check = unreachable(kind, "odd", socket);
             assert_eq!(check.status, Status::Problem);
             assert!(check.message.contains(message), "{}", check.message);
             assert!(check.advice.as_ref().is_some_and(|text| text.contains(advice)), "{:?}", check.advice);
@@ -193,9 +197,9 @@ mod tests {
     #[test]
     fn a_table_has_a_mark_for_each_and_advice_where_there_is_some() {
         let checks = vec![
-            Check::ok("engine", "answers"),
-            Check::warning("live_restore", "off", "turn it on, then restart"),
-            Check::problem("images", "gone", "pull"),
+            check::ok("engine", "answers"),
+            check::warning("live_restore", "off", "turn it on, then restart"),
+            check::problem("images", "gone", "pull"),
         ];
         assert_eq!(
             table(&Checks { checks: checks.clone() }, Width::UNLIMITED, false),

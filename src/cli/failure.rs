@@ -1,4 +1,4 @@
-//! One line for what went wrong, with what to do about it.
+//! Errors of sandboxctl: one line each, with advice.
 
 use std::fmt::Display;
 use std::io::{self, ErrorKind};
@@ -12,18 +12,18 @@ use super::images::base::BaseImageError;
 use super::{Arguments, Exit, shown};
 use crate::client::{ClientError, Failure};
 
-/// Why a command did not do what it was to do.
+/// The failure of a command of sandboxctl.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Trouble {
+pub(super) enum CliError {
     #[error(transparent)]
     Service(#[from] ClientError),
     #[error("{}: {error}", path.display())]
     Local { path: PathBuf, error: io::Error },
-    #[error("signals cannot be caught: {0}")]
+    #[error("cannot install signal handlers: {0}")]
     Signals(io::Error),
-    /// The service ended while one of its callers waited for a command.
+    /// The service ended while sandboxctl waited for a command, which is still running.
     #[error("{error}")]
-    CommandGoesOn { error: ClientError, chat: String, command: u64 },
+    CommandStillRunning { error: ClientError, chat: String, command: u64 },
     #[error(transparent)]
     Chat(#[from] ChatError),
     #[error(transparent)]
@@ -32,25 +32,27 @@ pub(super) enum Trouble {
     Usage(&'static str),
 }
 
-impl Trouble {
+impl CliError {
     pub(super) fn local(path: &Path, error: io::Error) -> Self {
-        Trouble::Local { path: path.to_owned(), error }
+        CliError::Local { path: path.to_owned(), error }
     }
 }
 
-pub(super) fn explain(trouble: &Trouble, arguments: &Arguments) -> (Exit, String) {
-    let (exit, message) = match trouble {
-        Trouble::Service(error) => of_service(error, None, arguments),
-        Trouble::CommandGoesOn { error, chat, command } => {
-            let hint = format!("the command goes on; when the service is back: sandboxctl attach {chat} {command}");
-            of_service(error, Some(hint), arguments)
+pub(super) fn explain(error: &CliError, arguments: &Arguments) -> (Exit, String) {
+    let (exit, message) = match error {
+        CliError::Service(error) => explain_service_error(error, None, arguments),
+        CliError::CommandStillRunning { error, chat, command } => {
+            let hint = format!(
+                "the command is still running; once the service has restarted: sandboxctl attach {chat} {command}"
+            );
+            explain_service_error(error, Some(hint), arguments)
         }
         other => {
             let exit = match other {
-                Trouble::Usage(_) | Trouble::Chat(ChatError::NotAnId(_) | ChatError::Several { .. }) => {
+                CliError::Usage(_) | CliError::Chat(ChatError::NotAnId(_) | ChatError::Several { .. }) => {
                     Exit::WrongUsage
                 }
-                Trouble::Chat(ChatError::None(_)) => Exit::NotFound,
+                CliError::Chat(ChatError::None(_)) => Exit::NotFound,
                 _ => Exit::Failed,
             };
             let message = if arguments.json { without_code(other) } else { format!("sandboxctl: {other}") };
@@ -58,15 +60,15 @@ pub(super) fn explain(trouble: &Trouble, arguments: &Arguments) -> (Exit, String
         }
     };
     match &arguments.command {
-        Command::Inside(inside) if inside.exits_as_a_command() => (Exit::Command(not_run(trouble)), message),
+        Command::Guest(command) if command.exits_as_a_command() => (Exit::Command(not_run_code(error)), message),
         _ => (exit, message),
     }
 }
 
-/// As shells and engines tell it.
-fn not_run(trouble: &Trouble) -> u8 {
-    match trouble {
-        Trouble::Service(ClientError::Failed(Failure { data, .. })) if data.kind == "command_not_started" => {
+/// Returns the exit code for a command that did not run, by the convention of shells and engines.
+fn not_run_code(error: &CliError) -> u8 {
+    match error {
+        CliError::Service(ClientError::Failed(Failure { data, .. })) if data.kind == "command_not_started" => {
             let is_missing = data.details.get("errno").is_some_and(|errno| *errno == NOT_FOUND);
             if is_missing { 127 } else { 126 }
         }
@@ -74,10 +76,10 @@ fn not_run(trouble: &Trouble) -> u8 {
     }
 }
 
-/// The system's number for a file that is not there.
+/// The errno of a missing file.
 const NOT_FOUND: i32 = rustix::io::Errno::NOENT.raw_os_error();
 
-fn of_service(error: &ClientError, hint: Option<String>, arguments: &Arguments) -> (Exit, String) {
+fn explain_service_error(error: &ClientError, hint: Option<String>, arguments: &Arguments) -> (Exit, String) {
     let exit = match error {
         ClientError::Connect { .. } => Exit::CannotConnect,
         ClientError::Failed(failure) if failure.data.kind == "sandbox_not_found" => Exit::NotFound,
@@ -89,8 +91,8 @@ fn of_service(error: &ClientError, hint: Option<String>, arguments: &Arguments) 
     let hint = hint.or_else(|| match error {
         ClientError::Connect { source, .. } => connect_hint(source.kind(), &shown(&arguments.socket)),
         ClientError::Failed(failure) => failure_hint(failure),
-        ClientError::Disconnected => Some("look at the service's log".to_owned()),
-        ClientError::InvalidResponse(_) => Some("are sandboxctl and sandboxd of the same version?".to_owned()),
+        ClientError::Disconnected => Some("see the service's log".to_owned()),
+        ClientError::InvalidResponse(_) => Some("sandboxctl and sandboxd may have different versions".to_owned()),
     });
     let kind = match error {
         ClientError::Failed(failure) => format!(" [{}]", failure.data.kind),
@@ -100,7 +102,7 @@ fn of_service(error: &ClientError, hint: Option<String>, arguments: &Arguments) 
     (exit, format!("sandboxctl: {error}{kind}{hint}"))
 }
 
-/// What did not come from the service has no code.
+/// Returns an error as JSON. Only errors from the service have a code.
 fn as_json(error: &ClientError) -> String {
     match error {
         ClientError::Failed(failure) => serde_json::json!(failure).to_string(),
@@ -114,11 +116,9 @@ fn without_code(error: &impl Display) -> String {
 
 fn connect_hint(kind: ErrorKind, socket: &str) -> Option<String> {
     match kind {
-        ErrorKind::NotFound => {
-            Some("is sandboxd running? another socket is named by --socket or SANDBOXD_SOCKET".into())
-        }
-        ErrorKind::ConnectionRefused => Some("sandboxd left this socket behind and is not running".into()),
-        ErrorKind::PermissionDenied => Some(format!("your user may not open it; see `ls -l {socket}` for who may")),
+        ErrorKind::NotFound => Some("is sandboxd running? name another socket with --socket or SANDBOXD_SOCKET".into()),
+        ErrorKind::ConnectionRefused => Some("sandboxd is not running and left this socket behind; start it".into()),
+        ErrorKind::PermissionDenied => Some(format!("your user may not open it; `ls -l {socket}` shows who may")),
         _ => None,
     }
 }
@@ -130,12 +130,12 @@ fn failure_hint(failure: &Failure) -> Option<String> {
         "image_build_failed" => {
             let lines = details.get("log_tail").and_then(Value::as_array)?;
             let lines: Vec<_> = lines.iter().filter_map(Value::as_str).collect();
-            Some(format!("its last lines were:\n{}", lines.join("\n")))
+            Some(format!("the last lines of the log:\n{}", lines.join("\n")))
         }
-        "sandbox_delete_failed" => Some("it is tried again until it succeeds".into()),
-        "command_not_found" => Some("`sandboxctl ps` lists those there are".into()),
-        "lease_not_found" => Some("it has ended, or was released".into()),
-        "unauthorized" => Some("socket.allow_users and socket.allow_groups say who may".into()),
+        "sandbox_delete_failed" => Some("the service retries the removal until it succeeds".into()),
+        "command_not_found" => Some("`sandboxctl ps` lists the commands".into()),
+        "lease_not_found" => Some("the lease has ended or was released".into()),
+        "unauthorized" => Some("socket.allow_users and socket.allow_groups name the allowed callers".into()),
         "busy" => {
             let seconds = details.get("retry_after").and_then(Value::as_f64);
             Some(seconds.map_or_else(|| "try again".to_owned(), |seconds| format!("try again in {seconds:.1}s")))
@@ -160,7 +160,7 @@ fn failure_hint(failure: &Failure) -> Option<String> {
     }
 }
 
-/// With which option a field of a request was given, and which setting says what it may be.
+/// Returns the option for a field of a request, and the setting that limits its values.
 fn field_hint(field: &str) -> Option<String> {
     let (option, setting) = match field {
         "volume_host_path" => ("--volume", Some("volumes.roots")),
@@ -198,7 +198,7 @@ mod tests {
 
     fn explained(error: &ClientError, arguments: &[&str]) -> (Exit, String) {
         let arguments = ["sandboxctl", "--socket", "/s"].iter().chain(arguments).chain(&["health"]);
-        of_service(error, None, &Arguments::parse_from(arguments))
+        explain_service_error(error, None, &Arguments::parse_from(arguments))
     }
 
     fn failed(kind: &str, retryable: bool) -> ClientError {
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_value_is_told_with_its_option_and_its_setting() {
+    fn an_invalid_value_is_reported_with_its_option_and_its_setting() {
         let failed = |kind: &str, details: Value| {
             let details = details.as_object().cloned().unwrap_or_default();
             let data = FailureData { kind: kind.into(), retryable: false, details };
@@ -244,15 +244,15 @@ mod tests {
     }
 
     #[test]
-    fn a_command_that_outlives_the_service_is_told_with_the_way_back_to_it() {
-        let trouble = Trouble::CommandGoesOn { error: ClientError::Disconnected, chat: "c".into(), command: 7 };
-        let (exit, line) = explain(&trouble, &Arguments::parse_from(["sandboxctl", "exec", "c", "make"]));
+    fn a_command_that_outlives_the_service_is_reported_with_its_attach_command() {
+        let error = CliError::CommandStillRunning { error: ClientError::Disconnected, chat: "c".into(), command: 7 };
+        let (exit, line) = explain(&error, &Arguments::parse_from(["sandboxctl", "exec", "c", "make"]));
         assert_eq!(exit, Exit::Command(125));
         assert!(line.ends_with("sandboxctl attach c 7"), "{line}");
     }
 
     #[test]
-    fn programs_get_the_error_as_it_came() {
+    fn with_json_an_error_is_printed_unchanged() {
         let (_, line) = explained(&failed("busy", true), &["--json"]);
         let value: Value = serde_json::from_str(&line).expect("JSON");
         assert_eq!(value["data"]["kind"], "busy");

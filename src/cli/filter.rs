@@ -1,20 +1,20 @@
-//! Which sandboxes a command is about.
+//! The filter of sandboxes for `list` and `delete`.
 
 use clap::Args;
 use serde_json::{Value, json};
 
 #[derive(Debug, Default, Args)]
 pub(super) struct Filter {
-    /// Only those of this profile
+    /// Only sandboxes of this profile
     #[arg(long, value_name = "NAME")]
     profile: Option<String>,
-    /// Only those of this agent
+    /// Only sandboxes of this agent
     #[arg(long, value_name = "ID")]
     agent: Option<String>,
-    /// Only those of this workspace
+    /// Only sandboxes of this workspace
     #[arg(long, value_name = "UUID")]
     workspace: Option<String>,
-    /// Only those with this status, such as running
+    /// Only sandboxes with this status, such as running
     #[arg(long, value_name = "STATUS")]
     status: Option<String>,
 }
@@ -25,7 +25,7 @@ impl Filter {
         [profile, agent, workspace, status].iter().all(|wanted| wanted.is_none())
     }
 
-    /// The parameters of `sandbox.list` for the page after this one.
+    /// Returns the parameters of `sandbox.list` for the page after `after`.
     pub(super) fn params(&self, after: Option<&Value>) -> Value {
         let Filter { profile, agent, workspace, status } = self;
         json!({

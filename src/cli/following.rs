@@ -1,4 +1,4 @@
-//! Commands that go on until they are told to stop.
+//! Commands that run until they are interrupted.
 
 use std::time::Duration;
 
@@ -6,10 +6,10 @@ use chrono::{DateTime, Utc};
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::{print, say};
+use super::{print, print_notice};
 use crate::client::{Client, ClientError, Notification};
 
-/// Prints events until there is nobody to read them, the service ends, or Ctrl-C.
+/// Prints events until the reader closes standard output, the service ends, or Ctrl-C.
 pub(super) async fn events(client: &Client, params: Value, json: bool) -> Result<(), ClientError> {
     let mut stream = client.stream("events.watch", params).await?;
     let mut interrupted = std::pin::pin!(tokio::signal::ctrl_c());
@@ -25,12 +25,12 @@ pub(super) async fn events(client: &Client, params: Value, json: bool) -> Result
         }
     }
     let end: End = stream.end().await?;
-    say(&format!("the service is shutting down; go on with --after {}", end.last_sequence));
+    print_notice(&format!("the service is shutting down; continue with --after {}", end.last_sequence));
     Ok(())
 }
 
-/// Keeps the connection, and with it the lease, until its time is over or Ctrl-C.
-pub(super) async fn hold(client: &Client, length: Duration) -> Result<(), ClientError> {
+/// Keeps the connection, and with it the lease, until the lease ends or Ctrl-C.
+pub(super) async fn hold_lease(client: &Client, length: Duration) -> Result<(), ClientError> {
     tokio::select! {
         _ = tokio::signal::ctrl_c() => Ok(()),
         () = tokio::time::sleep(length) => Ok(()),
@@ -85,7 +85,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn told(method: &str, params: &Value) -> String {
+    fn shown_line(method: &str, params: &Value) -> String {
         let params = serde_json::value::to_raw_value(params).expect("JSON");
         line(&Notification { method: method.into(), params }).expect("understood")
     }
@@ -96,17 +96,17 @@ mod tests {
             "sequence": 7, "at": "2026-01-31T09:30:00.000Z", "chat_id": "c", "session_id": "s", "agent_id": "a",
             "container_id": null, "from": null, "to": "creating", "reason": "requested", "message": null,
         });
-        let shown = told("events.event", &json!({ "id": 1, "event": event }));
+        let shown = shown_line("events.event", &json!({ "id": 1, "event": event }));
         assert_eq!(shown, "7  2026-01-31 09:30:00.000 UTC  c  creating (requested)\n");
         (event["from"], event["to"], event["message"]) = (json!("running"), Value::Null, json!("by hand"));
-        let shown = told("events.event", &json!({ "id": 1, "event": event }));
+        let shown = shown_line("events.event", &json!({ "id": 1, "event": event }));
         assert!(shown.ends_with("c  running -> gone (requested): by hand\n"), "{shown}");
     }
 
     #[test]
-    fn a_gap_is_told_and_a_beginning_is_not() {
-        let gap = told("events.gap", &json!({ "id": 1, "after": 3, "resumes_at": 10 }));
+    fn a_gap_is_shown_and_the_start_is_not() {
+        let gap = shown_line("events.gap", &json!({ "id": 1, "after": 3, "resumes_at": 10 }));
         assert_eq!(gap, "events after 3 and before 10 are lost\n");
-        assert_eq!(told("events.watching", &json!({ "id": 1, "after": 3 })), "");
+        assert_eq!(shown_line("events.watching", &json!({ "id": 1, "after": 3 })), "");
     }
 }

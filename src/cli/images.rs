@@ -1,4 +1,4 @@
-//! Images from a shell, with a sight of how far a pull or a build has come.
+//! The image commands, with a progress display for pulls and builds.
 
 pub(super) mod base;
 
@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 
 use super::arguments::variable;
 use super::columns::{Columns, Width};
-use super::failure::Trouble;
+use super::failure::CliError;
 use super::moment::relative;
 use super::tables::short;
 use super::{Exit, Service};
@@ -21,45 +21,45 @@ use crate::client::{ClientError, Notification};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum ImageCommand {
-    /// Get an image from its registry
+    /// Pull an image from its registry
     Pull {
         #[arg(value_name = "IMAGE")]
         image: String,
     },
-    /// Make the image that the default profile names, from Debian's packages: a shell, Python and git
+    /// Build the image of the default profile from Debian packages: a shell, Python and git
     Base(base::Base),
     /// Build an image from a directory on the service's host
     Build {
-        /// The directory; below one of images.context_roots
+        /// Build context; a directory below one of images.context_roots
         #[arg(value_name = "DIRECTORY")]
         context: String,
-        /// What the image is called
+        /// Name of the image
         #[arg(long, short, value_name = "NAME[:TAG]")]
         tag: String,
-        /// The instructions, within the directory
+        /// Path of the Dockerfile in the build context
         #[arg(long, short = 'f', value_name = "PATH")]
         dockerfile: Option<String>,
-        /// An argument of the instructions; without a value, the one that the variable has here
+        /// Build argument; without a value, it is taken from your environment
         #[arg(long = "arg", value_name = "NAME[=VALUE]", value_parser = variable)]
         arguments: Vec<(String, String)>,
     },
-    /// Bring the image of a repository up to date now
+    /// Build the image of a repository now if it is stale
     Refresh {
         #[arg(value_name = "REPOSITORY")]
         repository: String,
-        /// Build it even if nothing has changed
+        /// Build the image even if it is up to date
         #[arg(long)]
         force: bool,
     },
-    /// Remove the images that nobody needs
+    /// Remove the images that are not needed
     Prune {
-        /// Only say which those are
+        /// Only list the images
         #[arg(long)]
         dry_run: bool,
     },
 }
 
-pub(super) async fn execute(service: &Service, command: &ImageCommand) -> Result<(Exit, String), Trouble> {
+pub(super) async fn execute(service: &Service, command: &ImageCommand) -> Result<(Exit, String), CliError> {
     let (method, params) = match command {
         ImageCommand::Base(base) => return base::make(Some(&service.client), base, service.json).await,
         ImageCommand::Pull { image } => ("image.pull", json!({ "image": image })),
@@ -77,28 +77,28 @@ pub(super) async fn execute(service: &Service, command: &ImageCommand) -> Result
             return Ok((Exit::Done, service.show(&pruned, pruned_table)?));
         }
     };
-    let made = follow(service, method, params).await?;
+    let result = follow(service, method, params).await?;
     if service.json {
-        return Ok((Exit::Done, format!("{made}\n")));
+        return Ok((Exit::Done, format!("{result}\n")));
     }
-    let Made { image, image_id, commit, changed } = serde_json::from_value(made).map_err(ClientError::from)?;
+    let ImageResult { image, image_id, commit, changed } = serde_json::from_value(result).map_err(ClientError::from)?;
     let commit = commit.map(|commit| format!(", commit {}", short(&commit))).unwrap_or_default();
     let change = if changed { "" } else { " is up to date" };
     Ok((Exit::Done, format!("{image}{change} ({}{commit})\n", short_id(&image_id))))
 }
 
-pub(super) async fn list(service: &Service) -> Result<(Exit, String), Trouble> {
+pub(super) async fn list(service: &Service) -> Result<(Exit, String), CliError> {
     let listing = service.call("image.list", json!({})).await?;
     Ok((Exit::Done, service.show(&listing, |listing| listing_table(listing, service.width))?))
 }
 
 async fn follow(service: &Service, method: &str, params: Value) -> Result<Value, ClientError> {
     let mut stream = service.client.stream(method, params).await?;
-    let mut sight = Sight::new(service.json);
+    let mut display = ProgressDisplay::new(service.json);
     while let Some(notification) = stream.next().await {
-        sight.show(&notification)?;
+        display.show(&notification)?;
     }
-    drop(sight);
+    drop(display);
     stream.end().await
 }
 
@@ -110,15 +110,15 @@ struct Progress {
     total_bytes: Option<u64>,
 }
 
-/// Lines of a build, and on a terminal one line that changes for the layers of a pull.
-struct Sight {
+/// The progress display: the lines of a build, and on a terminal one changing line for the layers of a pull.
+struct ProgressDisplay {
     json: bool,
     is_terminal: bool,
     layers: BTreeMap<String, (u64, u64)>,
     unfinished: bool,
 }
 
-impl Sight {
+impl ProgressDisplay {
     fn new(json: bool) -> Self {
         Self { json, is_terminal: std::io::stderr().is_terminal(), layers: BTreeMap::new(), unfinished: false }
     }
@@ -144,13 +144,13 @@ impl Sight {
                 self.unfinished = true;
                 let _ = write!(stderr, "\r\x1b[K{line}");
             }
-            // A file has no use for every step of a download.
+            // Download steps are not printed to a file.
             (Some(_), false) => {}
         }
         Ok(())
     }
 
-    /// What all layers have come to, if it is about one.
+    /// Returns the sum over all layers, or `None` if the notification is not about a layer.
     fn line(&mut self, progress: &Progress) -> Option<String> {
         let layer = progress.layer.as_ref()?;
         if let (Some(done), Some(total)) = (progress.done_bytes, progress.total_bytes) {
@@ -161,7 +161,7 @@ impl Sight {
     }
 }
 
-impl Drop for Sight {
+impl Drop for ProgressDisplay {
     fn drop(&mut self) {
         if self.unfinished {
             let _ = writeln!(std::io::stderr());
@@ -170,7 +170,7 @@ impl Drop for Sight {
 }
 
 #[derive(Deserialize)]
-struct Made {
+struct ImageResult {
     image: String,
     image_id: String,
     commit: Option<String>,
@@ -294,7 +294,7 @@ fn pruned_table(pruned: Pruned) -> String {
     table.text(Width::UNLIMITED) + &summary
 }
 
-/// Without the name of the hash.
+/// Returns a short image id without the hash name.
 pub(super) fn short_id(id: &str) -> &str {
     short(id.strip_prefix("sha256:").unwrap_or(id))
 }
@@ -309,15 +309,16 @@ mod tests {
 
     #[test]
     fn the_layers_of_a_pull_are_added_up() {
-        let mut sight = Sight { json: false, is_terminal: false, layers: BTreeMap::new(), unfinished: false };
-        sight.line(&progress(Some("a"), "Downloading", Some(512), Some(1024)));
-        let line = sight.line(&progress(Some("b"), "Downloading", Some(512), Some(1024))).expect("of a layer");
+        let mut display =
+            ProgressDisplay { json: false, is_terminal: false, layers: BTreeMap::new(), unfinished: false };
+        display.line(&progress(Some("a"), "Downloading", Some(512), Some(1024)));
+        let line = display.line(&progress(Some("b"), "Downloading", Some(512), Some(1024))).expect("of a layer");
         assert_eq!(line, "b: Downloading  1.0 KiB of 2.0 KiB");
-        assert_eq!(sight.line(&progress(None, "Step 1/2 : FROM a", None, None)), None);
+        assert_eq!(display.line(&progress(None, "Step 1/2 : FROM a", None, None)), None);
     }
 
     #[test]
-    fn images_and_repositories_are_listed_with_what_is_known() {
+    fn images_and_repositories_are_listed() {
         let shown = listing_table(
             serde_json::from_value(json!({
                 "images": [{

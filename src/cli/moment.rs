@@ -1,10 +1,10 @@
-//! Times as people read them.
+//! Times and durations for tables.
 
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 
-/// Seen from `now`: "in 4m 10s", "3h 2m ago".
+/// Formats a time relative to `now`: "in 4m 10s", "3h 2m ago".
 pub(super) fn relative(at: DateTime<Utc>, now: DateTime<Utc>) -> String {
     let distance = (at - now).num_seconds();
     let length = length(Duration::from_secs(distance.unsigned_abs()));
@@ -15,7 +15,7 @@ pub(super) fn relative(at: DateTime<Utc>, now: DateTime<Utc>) -> String {
     }
 }
 
-/// The two largest units; more would not be read.
+/// Formats a duration with its two largest units.
 pub(super) fn length(duration: Duration) -> String {
     let whole = humantime::format_duration(Duration::from_secs(duration.as_secs())).to_string();
     whole.split(' ').take(2).collect::<Vec<_>>().join(" ")

@@ -1,14 +1,14 @@
-//! Snapshots from a shell.
+//! The snapshot commands.
 
 use chrono::{DateTime, Utc};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-use super::chats::beginnings;
+use super::chats::short_prefixes;
 use super::columns::{Columns, Width};
 use super::moment::relative;
-use super::{Exit, Service, Trouble, parsed};
+use super::{CliError, Exit, Service, parsed};
 use crate::cli::guest::size;
 
 #[derive(Debug, Deserialize)]
@@ -29,12 +29,12 @@ struct Page {
     next: Value,
 }
 
-pub(super) async fn take(service: &Service, chat: &str, label: Option<&str>) -> Result<(Exit, String), Trouble> {
+pub(super) async fn save(service: &Service, chat: &str, label: Option<&str>) -> Result<(Exit, String), CliError> {
     let snapshot = service.call("sandbox.snapshot", json!({ "chat_id": chat, "label": label })).await?;
     Ok((Exit::Done, service.show(&snapshot, |snapshot| snapshot_table(snapshot, service.width))?))
 }
 
-pub(super) async fn list(service: &Service, chat: Option<&str>, all: bool) -> Result<(Exit, String), Trouble> {
+pub(super) async fn list(service: &Service, chat: Option<&str>, all: bool) -> Result<(Exit, String), CliError> {
     let page = async |after: &Value| service.call("snapshot.list", json!({ "chat_id": chat, "after": after })).await;
     let mut shown = page(&Value::Null).await?;
     if all {
@@ -49,7 +49,7 @@ pub(super) async fn list(service: &Service, chat: Option<&str>, all: bool) -> Re
     Ok((Exit::Done, service.show(&shown, |page| list_table(page, service.width))?))
 }
 
-pub(super) async fn delete(service: &Service, snapshot: &str) -> Result<(Exit, String), Trouble> {
+pub(super) async fn delete(service: &Service, snapshot: &str) -> Result<(Exit, String), CliError> {
     let deletion = service.call("snapshot.delete", json!({ "snapshot_id": snapshot })).await?;
     let found = parsed::<Value>(&deletion)?["result"] == "deleted";
     let text = match found {
@@ -90,8 +90,8 @@ fn list_table(Page { snapshots, next }: Page, width: Width) -> String {
             snapshot.label.unwrap_or_else(|| "-".to_owned()),
         ]);
     }
-    let more = if next.is_null() { "" } else { "there are more; see them with --all\n" };
-    table.shorten(1, beginnings);
+    let more = if next.is_null() { "" } else { "more snapshots exist; list them with --all\n" };
+    table.shorten(1, short_prefixes);
     table.text(width) + more
 }
 

@@ -1,4 +1,4 @@
-//! Results as people read them.
+//! Tables of results.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use chrono::{DateTime, Utc};
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::chats::beginnings;
+use super::chats::short_prefixes;
 use super::columns::{Columns, Width};
 use super::moment::{length, relative};
 
@@ -202,10 +202,10 @@ pub(super) fn list(list: List, width: Width) -> String {
             relative(sandbox.ends_at, now),
         ]);
     }
-    table.shorten(0, beginnings);
+    table.shorten(0, short_prefixes);
     let unknown = list.undescribed.iter();
     let unknown: String = unknown.map(|chat| format!("chat {}: unknown: {}\n", chat.chat_id, chat.message)).collect();
-    let more = if list.next.is_some() { "there are more; see them with --all\n" } else { "" };
+    let more = if list.next.is_some() { "more sandboxes exist; list them with --all\n" } else { "" };
     table.text(width) + &unknown + more
 }
 
@@ -223,16 +223,16 @@ pub(super) fn report(report: Report, width: Width) -> String {
         let container = container_id.as_deref().map(short).map(str::to_owned);
         table.row([action, known(chat_id), known(container), known(status), because, known(message)]);
     }
-    table.shorten(1, beginnings);
+    table.shorten(1, short_prefixes);
     table.text(width) + &summary
 }
 
-/// Whether nothing is left of the pools that were drained.
+/// Returns whether the drained pools are empty.
 pub(super) fn is_drained(Pools { pools }: &Pools) -> bool {
     pools.iter().filter(|pool| pool.drained).all(|pool| pool.free + pool.coming + pool.removing == 0)
 }
 
-/// A pool without anything to tell has nothing in its last column.
+/// Returns the table of pools. The last column has the problem of a pool, if any.
 pub(super) fn pools(status: Pools, width: Width) -> String {
     let mut table = Columns::new(&[
         ("PROFILE", 0),
@@ -260,14 +260,14 @@ pub(super) fn deletion(deletion: Deletion) -> String {
     match (result.as_str(), session_id) {
         ("deleted", Some(session)) => {
             let container = container_id.map(|id| format!(", container {}", short(&id))).unwrap_or_default();
-            let kept = snapshot_id.map(|id| format!(", kept as snapshot {id}")).unwrap_or_default();
+            let kept = snapshot_id.map(|id| format!(", saved as snapshot {id}")).unwrap_or_default();
             format!("deleted the sandbox of chat {chat_id} (session {session}{container}){kept}\n{purged}")
         }
         _ => format!("chat {chat_id} has no sandbox\n{purged}"),
     }
 }
 
-/// Any object, whatever it holds: nested fields are named by their path.
+/// Returns a table of any object. Nested fields are named by their path.
 pub(super) fn fields(object: Value, width: Width) -> String {
     let mut table = Columns::pairs();
     add_fields(&mut table, "", &object);
@@ -301,7 +301,7 @@ fn shown(endpoint: Endpoint) -> String {
     std::net::SocketAddr::new(endpoint.ip, endpoint.port).to_string()
 }
 
-/// As much of a container's id as engines themselves show.
+/// Returns the 12 characters of a container id that engines also show.
 pub(super) fn short(id: &str) -> &str {
     id.get(..12).unwrap_or(id)
 }
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sandbox_is_shown_with_everything_that_is_known() {
+    fn a_sandbox_is_shown_with_all_known_fields() {
         let mut created = example(Utc::now());
         created["outcome"] = json!("created");
         created["launch"] = json!("cold");
@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sandbox_is_shown_with_why_it_is_not_idle_and_what_ends_it_when() {
+    fn a_sandbox_is_shown_with_its_idle_reason_and_its_end() {
         let shown = sandbox(serde_json::from_value(example(Utc::now())).expect("a sandbox"), Width::UNLIMITED);
         let row = |name: &str| shown.lines().find(|line| line.starts_with(name)).unwrap_or_else(|| panic!("{shown}"));
         assert!(row("idle").contains("no (recent_activity)"), "{shown}");

@@ -1,10 +1,10 @@
-//! The capabilities that Linux knows, so that a mistyped one is found before a sandbox needs it.
+//! The capabilities of Linux, to find a mistyped name before a sandbox needs it.
 
 use super::section::Parsed;
 use super::source::Raw;
 use super::suggest;
 
-/// By capabilities(7), without `CAP_`.
+/// The names from capabilities(7), without `CAP_`.
 const KNOWN: [&str; 41] = [
     "AUDIT_CONTROL",
     "AUDIT_READ",
@@ -49,7 +49,8 @@ const KNOWN: [&str; 41] = [
     "WAKE_ALARM",
 ];
 
-/// The name in upper case without `CAP_`, however it was written. `ALL` is none: it would undo the hardening in a word.
+/// Parses a capability and returns its name in upper case without `CAP_`. `ALL` is refused: it would undo the
+/// hardening.
 pub(super) fn capability(raw: &Raw) -> Parsed<String> {
     let name = raw.text().unwrap_or_default().to_ascii_uppercase();
     let name = name.strip_prefix("CAP_").unwrap_or(&name);

@@ -1,4 +1,4 @@
-//! Durations as people write them: `"90s"`, `"5m"`, `"1h 30m"`, or a number of seconds.
+//! Durations: `"90s"`, `"5m"`, `"1h 30m"`, or a number of seconds.
 
 use std::time::Duration;
 
@@ -7,12 +7,12 @@ use serde::Serializer;
 use super::section::Parsed;
 use super::source::Raw;
 
-/// Far beyond any use, and still safe to add to a point in time.
+/// Longer than any use, and still safe to add to a point in time.
 const LONGEST: Duration = Duration::from_secs(3650 * 24 * 60 * 60);
 
 const EXPECTED: &str = r#"a duration such as "90s" or "5m""#;
 
-/// Any duration, also none at all.
+/// Parses a duration, which may be zero.
 pub(super) fn duration(raw: &Raw) -> Parsed<Duration> {
     match parse(raw) {
         Some(duration) if duration <= LONGEST => Ok(duration),
@@ -21,7 +21,7 @@ pub(super) fn duration(raw: &Raw) -> Parsed<Duration> {
     }
 }
 
-/// A duration of at least `least`.
+/// Parses a duration of at least `least`.
 pub(super) fn at_least(least: Duration) -> impl Fn(&Raw) -> Parsed<Duration> {
     move |raw| match duration(raw)? {
         short if short < least => {
@@ -31,7 +31,7 @@ pub(super) fn at_least(least: Duration) -> impl Fn(&Raw) -> Parsed<Duration> {
     }
 }
 
-/// A limit on something that takes time: never zero.
+/// Parses a time limit, which is never zero.
 pub(super) fn limit(raw: &Raw) -> Parsed<Duration> {
     at_least(Duration::from_millis(1))(raw)
 }
@@ -75,10 +75,10 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused_with_an_example() {
-        for invalid_response in ["", "soon", "-5", "5 parsecs", "m5", "1.5.2s"] {
-            let refusal = text(invalid_response).expect_err(invalid_response).0;
-            assert_eq!(refusal, format!(r#"expected a duration such as "90s" or "5m", got {invalid_response:?}"#));
+    fn an_invalid_duration_is_refused_with_an_example() {
+        for wrong in ["", "soon", "-5", "5 parsecs", "m5", "1.5.2s"] {
+            let refusal = text(wrong).expect_err(wrong).0;
+            assert_eq!(refusal, format!(r#"expected a duration such as "90s" or "5m", got {wrong:?}"#));
         }
         assert!(duration(&Raw::Integer(-1)).is_err());
         assert!(duration(&Raw::Float(1.5)).is_err());

@@ -1,4 +1,4 @@
-//! `[engine]`: which container engine, and how it is used.
+//! `[engine]`: the container engine and its use.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -11,22 +11,23 @@ use super::section::{Parsed, Section};
 use super::source::Raw;
 use super::values::{choice, flag, path_below_root, plain_name, whole};
 
+/// The settings of the engine.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Engine {
     pub kind: EngineKind,
     pub host: EngineHost,
-    /// Start an engine of our own where none answers.
+    /// Whether to start a private engine if no engine answers.
     pub private: bool,
-    /// Created at start-up if it is not there.
+    /// Created at start-up if it does not exist.
     pub network: String,
-    /// Sandboxes on the network cannot reach each other.
+    /// Whether sandboxes on the network cannot reach each other.
     pub network_isolated: bool,
-    /// The addresses of a network that has to be created.
+    /// The addresses of the network, if it has to be created.
     #[serde(serialize_with = "serialize_range")]
     pub network_subnet: AddressRange,
-    /// Creations, stops, removals, pauses and snapshots that run at the same time.
+    /// The number of concurrent creations, stops, removals, pauses and snapshots.
     pub max_operations: usize,
-    /// How long a creation waits for its turn.
+    /// How long a creation waits in the engine queue.
     #[serde(serialize_with = "duration::serialize")]
     pub queue_timeout: Duration,
     pub timeouts: Timeouts,
@@ -38,15 +39,15 @@ pub enum EngineKind {
     Docker,
 }
 
-/// Sandboxes see directories of this host, so the engine is on it: there is no remote one.
+/// The host of the engine. A remote engine is not possible, because sandboxes mount directories of this host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EngineHost {
-    /// The first of the usual places that answers.
+    /// The first of the usual sockets that answers.
     Auto,
     Socket(PathBuf),
 }
 
-/// How long each kind of call may take.
+/// The limits of engine calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Timeouts {
     #[serde(serialize_with = "duration::serialize")]
@@ -101,8 +102,7 @@ impl Timeouts {
     }
 }
 
-/// A network the engine keeps by name. The names with a meaning of their own are none: `host` would give a sandbox the
-/// network of this machine.
+/// Parses the name of a network. Reserved names are refused: `host` would give a sandbox the network of this host.
 pub(super) fn network_name(raw: &Raw) -> Parsed<String> {
     match raw.text() {
         Some("host" | "none" | "default") => Err(raw.refuse("a network of the engine's own")),

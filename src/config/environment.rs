@@ -1,9 +1,10 @@
-//! `SANDBOXD_<SECTION>__<KEY>`: any key, given by the environment.
+//! `SANDBOXD_<SECTION>__<KEY>`: environment variables that override keys.
 //!
 //! Names are upper case and `__` stands for the dot: `SANDBOXD_ENGINE__TIMEOUTS__CREATE` is `engine.timeouts.create`.
-//! - A profile's, a language's, a repository's or a registry's `-` is written `_`: `SANDBOXD_PROFILES__DATA_SCIENCE__MEMORY` is `profiles.data-science.memory`.
-//! - What follows `__ENV__` is the name of a variable inside the sandbox, as it is.
-//! - Names without `__` (`SANDBOXD_SOCKET`, `SANDBOXD_LOG`) and `SANDBOXD_TEST_…` are no configuration.
+//! - A `-` in the name of a profile, a language, a repository or a registry is written `_`:
+//!   `SANDBOXD_PROFILES__DATA_SCIENCE__MEMORY` is `profiles.data-science.memory`.
+//! - The text after `__ENV__` is the name of a variable of the sandbox, unchanged.
+//! - Names without `__` (`SANDBOXD_SOCKET`, `SANDBOXD_LOG`) and `SANDBOXD_TEST_…` are not configuration.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -14,19 +15,19 @@ use super::source::{Node, Raw, Table};
 const PREFIX: &str = "SANDBOXD_";
 const SEPARATOR: &str = "__";
 
-/// The variable that overrides `key`.
+/// Returns the variable that overrides `key`.
 pub(super) fn variable(key: &str) -> String {
     let name = key.replace('-', "_").replace('.', SEPARATOR).to_ascii_uppercase();
     format!("{PREFIX}{name}")
 }
 
-/// Puts the variables of `environment` over what the file gave.
+/// Overrides the keys of the file by the variables of `environment`.
 pub(super) fn overlay(
     tree: &mut Table,
     environment: impl IntoIterator<Item = (OsString, OsString)>,
     problems: &mut Vec<Problem>,
 ) {
-    // Ordered, so that a table given as a whole comes before its single keys.
+    // Sorted, so that a whole table comes before its single keys.
     let variables: BTreeMap<Vec<String>, (String, OsString)> = environment
         .into_iter()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value)))
@@ -44,7 +45,7 @@ pub(super) fn overlay(
     }
 }
 
-/// The keys that `name` leads through, or `None` if it is no configuration.
+/// Returns the path of the key that `name` sets, or `None` if it is not configuration.
 fn path(name: &str) -> Option<Vec<String>> {
     let rest = name.strip_prefix(PREFIX)?;
     if rest.starts_with("TEST_") || !rest.contains(SEPARATOR) {
@@ -71,7 +72,7 @@ fn path(name: &str) -> Option<Vec<String>> {
     Some(path)
 }
 
-/// Keys are lower case and variables upper case; a lower-case variable so becomes a key that nobody knows.
+/// Swaps the case: keys are lower case and variables upper case, so a lower-case variable becomes an unknown key.
 fn flip_case(part: &str) -> String {
     let flip = |c: char| match c.is_ascii_lowercase() {
         true => c.to_ascii_uppercase(),

@@ -1,4 +1,4 @@
-//! What is wrong with a configuration, and where the operator finds it.
+//! The problems of a configuration, with their origins.
 
 use std::fmt;
 use std::io;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::environment;
 
-/// Why no configuration could be made. Displays one problem per line.
+/// Why the configuration cannot be used. Displays one problem per line.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     #[error("cannot read configuration {}: {source}", path.display())]
@@ -16,17 +16,17 @@ pub enum ConfigError {
     Invalid(Vec<Problem>),
 }
 
-/// One thing to correct.
+/// A problem with one key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// Where the value was given; `None` if it is a built-in default or missing.
+    /// The origin of the value; `None` for a built-in default or a missing value.
     pub origin: Option<Origin>,
-    /// The key as it is written with dots; `None` if the file is not TOML.
+    /// The dotted key; `None` if the file is not TOML.
     pub key: Option<String>,
     pub message: String,
 }
 
-/// Where a value was given.
+/// The origin of a value.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Origin {
     File { path: Arc<Path>, line: usize },
@@ -46,7 +46,7 @@ impl fmt::Display for Problem {
 }
 
 impl Problem {
-    /// A variable that stands for exactly this key already names it.
+    /// Returns whether the origin is the variable of exactly this key, so that the key need not be repeated.
     fn named_by_variable(&self, key: &str) -> bool {
         matches!(&self.origin, Some(Origin::Variable(name)) if *name == environment::variable(key))
     }

@@ -1,4 +1,4 @@
-//! Users and groups of the host and of a sandbox, and the mode of a file.
+//! Users and groups of the host and of a sandbox, and file modes.
 
 use std::fmt;
 
@@ -14,7 +14,7 @@ pub enum Principal {
     Name(String),
 }
 
-/// Whom the processes of a sandbox run as.
+/// The user of a sandbox's processes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct User {
     pub uid: u32,
@@ -32,7 +32,7 @@ impl Mode {
 }
 
 pub(super) fn principal(raw: &Raw) -> Parsed<Principal> {
-    // What useradd(8) lets through, and the `$` of machine accounts.
+    // The characters that useradd(8) allows, and the `$` of machine accounts.
     let plain = |c: char| c.is_ascii_alphanumeric() || "_-.$".contains(c);
     let text = raw.text().unwrap_or_default();
     match id(text) {
@@ -53,7 +53,7 @@ pub(super) fn user(raw: &Raw) -> Parsed<User> {
     user.ok_or_else(|| raw.refuse(r#"a numeric "uid" or "uid:gid""#))
 }
 
-/// A string in octal: a bare number in TOML would be taken for decimal.
+/// Parses an octal string. A TOML integer would be decimal, so it is refused.
 pub(super) fn mode(raw: &Raw) -> Parsed<Mode> {
     let octal = |text: &&str| matches!(text.len(), 3 | 4) && text.bytes().all(|b| b.is_ascii_digit());
     raw.text()

@@ -1,4 +1,4 @@
-//! `[images]` and `[repositories.<name>]`: what the builder makes, and what it removes.
+//! `[images]` and `[repositories.<name>]`: builds, pulls and garbage collection.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -11,6 +11,7 @@ use super::section::{Parsed, Section};
 use super::source::Raw;
 use super::values::{absolute_path, flag, list, optional, whole};
 
+/// The settings of builds and pulls.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Images {
     /// The context of a build must lie below one of these.
@@ -23,19 +24,19 @@ pub struct Images {
     pub gc: Gc,
 }
 
-/// When images are removed that nobody needs.
+/// The settings of garbage collection.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Gc {
     #[serde(serialize_with = "duration::serialize")]
     pub interval: Duration,
-    /// In percent of the file system that the engine's data is on.
+    /// In percent of the file system of the engine's data.
     pub high_watermark: u8,
     pub low_watermark: u8,
-    /// Also those that the service did not make.
+    /// Whether to remove also images that the service did not build.
     pub all: bool,
 }
 
-/// A branch of a repository that an image is made of.
+/// A branch of a repository from which an image is built.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Repository {
     pub url: String,
@@ -85,7 +86,7 @@ impl Gc {
 }
 
 impl Repository {
-    /// What has no default is empty here, which is refused where all is read.
+    /// A missing required key is empty here, and refused by `validate`.
     pub(super) fn read(section: &mut Section<'_>) -> Self {
         Repository {
             url: section.get("url", "", optional(url)).unwrap_or_default(),
@@ -107,15 +108,17 @@ impl Repository {
     }
 }
 
-/// Where a repository is. What is in it is shown and logged, so a password is refused.
+/// Parses the address of a repository. Addresses are shown and logged, so one with a password is refused.
 fn url(raw: &Raw) -> Parsed<String> {
     const EXPECTED: &str = "an address such as \"https://host/path.git\", \"ssh://git@host/path.git\" or \"/path\"";
     let schemes = ["https://", "http://", "ssh://", "file:///"];
     match raw.text() {
-        Some(url) if url.chars().any(|c| c.is_control() || c.is_whitespace()) => Err(raw.refuse_unseen(EXPECTED)),
-        Some(url) if has_password(url) => Err(raw.refuse_unseen("an address without a password; see credentials_file")),
+        Some(url) if url.chars().any(|c| c.is_control() || c.is_whitespace()) => Err(raw.refuse_redacted(EXPECTED)),
+        Some(url) if has_password(url) => {
+            Err(raw.refuse_redacted("an address without a password; see credentials_file"))
+        }
         Some(url) if url.starts_with('/') || schemes.iter().any(|scheme| url.starts_with(scheme)) => Ok(url.into()),
-        _ => Err(raw.refuse_unseen(EXPECTED)),
+        _ => Err(raw.refuse_redacted(EXPECTED)),
     }
 }
 
@@ -124,7 +127,7 @@ fn has_password(url: &str) -> bool {
     host.and_then(|host| host.rsplit_once('@')).is_some_and(|(user, _)| user.contains(':'))
 }
 
-/// As git allows them, as far as it matters here.
+/// Parses the name of a branch, with a subset of the characters that git allows.
 fn branch(raw: &Raw) -> Parsed<String> {
     let plain = |c: char| c.is_ascii_alphanumeric() || "._-/+#".contains(c);
     match raw.text() {
@@ -139,7 +142,7 @@ fn branch(raw: &Raw) -> Parsed<String> {
     }
 }
 
-/// A path in an image, which goes into instructions as it is.
+/// Parses a path in an image. It becomes part of a Dockerfile, so only plain characters are allowed.
 fn directory(raw: &Raw) -> Parsed<String> {
     let plain = |c: char| c.is_ascii_alphanumeric() || "._-/".contains(c);
     match absolute_path(raw)?.to_str() {

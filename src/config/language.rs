@@ -1,4 +1,4 @@
-//! `[profiles.<name>.languages.<language>]`: what runs code.
+//! `[profiles.<name>.languages.<language>]`: the interpreters of code.
 
 use std::time::Duration;
 
@@ -12,22 +12,23 @@ use super::source::Raw;
 use super::values::{flag, list, optional};
 use crate::protocol::guest::MAX_OUTPUT;
 
+/// The interpreter of a language.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Language {
-    /// The interpreter with its arguments; the code is one more, unless it is standard input.
+    /// The interpreter with its arguments. The code is one more argument, unless `stdin` is set.
     pub command: Vec<String>,
-    /// Put in front of the code.
+    /// Prepended to the code.
     pub preamble: String,
-    /// The code is the interpreter's standard input.
+    /// Whether the code is the interpreter's standard input.
     pub stdin: bool,
-    /// For code that comes without one.
+    /// The limit for a request without one.
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "duration::serialize_optional")]
     pub timeout: Option<Duration>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_output: Option<Size>,
 }
 
-/// Languages that every profile has.
+/// The languages of every profile.
 pub(super) const BUILT_IN: [&str; 2] = ["python", "sh"];
 
 impl Language {
@@ -35,7 +36,7 @@ impl Language {
         let command = match name {
             "python" => "python3,-c",
             "sh" => "/bin/sh,-c",
-            // Nobody knows but the operator, which is checked where all is read.
+            // Other languages have no default command; `validate` requires one.
             _ => "",
         };
         Language {

@@ -1,4 +1,4 @@
-//! `[profiles.<name>]`: what a sandbox is made of.
+//! `[profiles.<name>]`: the settings of a sandbox.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -18,17 +18,18 @@ use super::source::{Raw, Refusal};
 use super::values::{choice, flag, list, optional, path_below_root, plain_name, port, table_name, whole};
 use crate::images::base;
 
+/// The settings of a sandbox.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Profile {
     pub image: String,
-    /// Empty: the image's own.
+    /// Empty: the image's command.
     pub command: Vec<String>,
-    /// Where the sandbox's own service listens.
+    /// The port of the sandbox's service.
     pub port: u16,
-    /// From creation to the end, whatever happens in between.
+    /// The longest life of a sandbox, regardless of activity.
     #[serde(serialize_with = "duration::serialize")]
     pub ttl: Duration,
-    /// Without activity.
+    /// The longest time without activity.
     #[serde(serialize_with = "duration::serialize")]
     pub idle_timeout: Duration,
     pub memory: Size,
@@ -42,29 +43,29 @@ pub struct Profile {
     pub user: Option<User>,
     pub read_only_root: bool,
     pub init: bool,
-    /// The engine's name for it; the engine's default if absent.
+    /// `None`: the engine's default runtime.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub runtime: Option<String>,
-    /// Given back after all were dropped; upper case, without `CAP_`.
+    /// The capabilities that are not dropped; upper case, without `CAP_`.
     pub capabilities: Vec<String>,
     pub on_expire: OnExpire,
-    /// Whether a sandbox is kept as a snapshot when it is deleted.
+    /// Whether a sandbox is saved as a snapshot when it is deleted.
     pub snapshot_on_delete: bool,
-    /// How many sandboxes of it there may be.
+    /// The limit of sandboxes of this profile.
     pub max_sandboxes: Option<usize>,
     pub restart: Restart,
     pub env: BTreeMap<String, Secret>,
-    /// More directories of the host, by their path inside.
+    /// Further directories of the host, by their path in the guest.
     pub mounts: BTreeMap<PathBuf, HostMount>,
-    /// Writable memory, by its path inside.
+    /// The sizes of tmpfs mounts, by their path in the guest.
     pub tmpfs: BTreeMap<PathBuf, Size>,
     pub readiness: Readiness,
     pub pool: Pool,
-    /// What runs code, by the name of the language.
+    /// The interpreters, by language.
     pub languages: BTreeMap<String, Language>,
 }
 
-/// A directory of the host in every sandbox of a profile. Written `"/srv/models"`, or `"/srv/models:rw"`.
+/// A directory of the host that every sandbox of a profile mounts. Written `"/srv/models"`, or `"/srv/models:rw"`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostMount {
     pub source: PathBuf,
@@ -78,16 +79,17 @@ impl Serialize for HostMount {
     }
 }
 
-/// How a sandbox is connected.
+/// The network of a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Network {
-    /// To `engine.network`.
+    /// `engine.network`.
     Shared,
-    /// Not at all.
+    /// No network.
     Blocked,
     Named(String),
 }
 
+/// The action at the expiry of a sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum OnExpire {
@@ -97,6 +99,7 @@ pub enum OnExpire {
     Snapshot,
 }
 
+/// Whether a sandbox that exited is restarted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Restart {
@@ -104,30 +107,31 @@ pub enum Restart {
     OnFailure,
 }
 
-/// When a new sandbox counts as there.
+/// The readiness probe of a new sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Readiness {
     pub kind: ReadinessKind,
     pub path: String,
-    /// Absent: the profile's port.
+    /// `None`: the profile's port.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub port: Option<u16>,
     #[serde(serialize_with = "duration::serialize")]
     pub timeout: Duration,
 }
 
+/// The kind of a readiness probe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ReadinessKind {
-    /// Once it has started.
+    /// A started sandbox is ready.
     None,
     Http,
     Tcp,
-    /// By the image's own health check.
+    /// The image's health check.
     Health,
 }
 
-/// Sandboxes kept started for chats to come.
+/// The settings of a pool.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Pool {
     pub size: u32,
@@ -137,7 +141,7 @@ pub struct Pool {
     pub max_age: Duration,
 }
 
-/// Below this the engine refuses to create a container.
+/// The least memory limit that the engine accepts.
 const LEAST_MEMORY: Size = Size::from_bytes(6 << 20);
 const LEAST_DISK: Size = Size::from_bytes(1 << 20);
 const LEAST_TMPFS: Size = Size::from_bytes(4 << 10);
@@ -225,7 +229,7 @@ pub(super) fn image(raw: &Raw) -> Parsed<String> {
     }
 }
 
-/// Any text, also an empty one.
+/// Parses any text, which may be empty.
 pub(super) fn argument(raw: &Raw) -> Parsed<String> {
     match raw.text() {
         Some(text) if !text.contains('\0') => Ok(text.into()),
@@ -233,7 +237,8 @@ pub(super) fn argument(raw: &Raw) -> Parsed<String> {
     }
 }
 
-/// From the least the kernel can schedule; what the host has is for the engine to say.
+/// Parses a number of CPUs. The minimum is the least that the kernel can schedule; the engine checks the host's
+/// maximum.
 fn cpus(raw: &Raw) -> Parsed<f64> {
     raw.number()
         .filter(|cpus| (0.01..=4096.0).contains(cpus))
@@ -271,7 +276,8 @@ fn mount_point(path: &str) -> Parsed<PathBuf> {
     path_below_root(&Raw::Text(path.into()))
 }
 
-/// A colon separates source and mode here, and in what the engine is told, so no path may hold another one.
+/// Parses a source with an optional mode. A colon separates them here and in the engine's API, so no path may contain
+/// one.
 fn host_mount(raw: &Raw) -> Parsed<HostMount> {
     let expected = || raw.refuse(r#"a directory of the host such as "/srv/models" or "/srv/models:rw""#);
     let text = raw.text().ok_or_else(expected)?;

@@ -1,4 +1,4 @@
-//! `[registries.<name>]`: who the engine is, to registries that do not give their images to everybody.
+//! `[registries.<name>]`: credentials for registries.
 
 use std::path::PathBuf;
 
@@ -9,9 +9,10 @@ use super::section::{Parsed, Section};
 use super::source::Raw;
 use super::values::{absolute_path, list, optional};
 
+/// A registry that requires credentials.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Registry {
-    /// As the names of its images begin, or `docker.io` for those whose names begin with no registry.
+    /// The host in the names of its images; `docker.io` for names without a host.
     pub host: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub credentials_file: Option<PathBuf>,
@@ -19,7 +20,7 @@ pub struct Registry {
 }
 
 impl Registry {
-    /// What has no default is empty here, which is refused where all is read.
+    /// A missing required key is empty here, and refused by `validate`.
     pub(super) fn read(section: &mut Section<'_>) -> Self {
         Registry {
             host: section.get("host", "", optional(host)).unwrap_or_default(),
@@ -29,7 +30,7 @@ impl Registry {
     }
 }
 
-/// A name without a dot or a port would be taken for a part of the image's own.
+/// Parses a host. A name without a dot or a port would be read as a part of the image's name.
 fn host(raw: &Raw) -> Parsed<String> {
     let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "-.".contains(c);
     match raw.text() {

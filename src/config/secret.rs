@@ -1,4 +1,4 @@
-//! A value that may be used but never shown.
+//! Secret values, which are never shown.
 
 use std::fmt;
 
@@ -7,14 +7,14 @@ use serde::{Serialize, Serializer};
 use super::section::Parsed;
 use super::source::Raw;
 
-/// Text that neither `Debug` nor serialisation gives away.
+/// A text that `Debug` and serialisation redact.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(String);
 
 const REDACTED: &str = "<redacted>";
 
 impl Secret {
-    /// The text itself, for the one place that hands it on.
+    /// Returns the text itself, for passing it to the sandbox.
     pub fn expose(&self) -> &str {
         &self.0
     }
@@ -29,8 +29,8 @@ impl From<String> for Secret {
 pub(super) fn secret(raw: &Raw) -> Parsed<Secret> {
     match raw.text() {
         Some(text) if !text.contains('\0') => Ok(Secret(text.into())),
-        Some(_) => Err(raw.refuse_unseen("a string without NUL")),
-        None => Err(raw.refuse_unseen("a string")),
+        Some(_) => Err(raw.refuse_redacted("a string without NUL")),
+        None => Err(raw.refuse_redacted("a string")),
     }
 }
 

@@ -1,8 +1,8 @@
-//! Reading one table of the configuration, key by key.
+//! Reads one table of the configuration, key by key.
 //!
-//! A section hands out each key once, with its default; whatever is left when the reader is done was never asked for and
-//! is refused. So the reading functions are the one place that says which keys exist. A wrong value is noted and
-//! replaced by the default, so that one pass finds all problems.
+//! A section returns each key once, with its default. Keys that no reader asked for are refused, so only the reading
+//! functions define which keys exist. A wrong value is reported and replaced by the default, so that one pass finds all
+//! problems.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,17 +13,17 @@ use super::suggest;
 
 pub(super) type Parsed<T> = Result<T, Refusal>;
 
-/// What was found while reading.
+/// The problems and keys found while reading.
 #[derive(Debug, Default)]
 pub(super) struct Report {
     pub(super) problems: Vec<Problem>,
-    /// Every key that was asked for, given or not.
+    /// Every key that a reader asked for, whether or not it is set.
     pub(super) keys: BTreeSet<String>,
     origins: BTreeMap<String, Origin>,
 }
 
 impl Report {
-    /// Notes a problem with the value that `key` ended up with.
+    /// Adds a problem with the value of `key`.
     pub(super) fn refuse(&mut self, key: &str, message: impl Into<String>) {
         self.problems.push(Problem {
             origin: self.origins.get(key).cloned(),
@@ -33,6 +33,7 @@ impl Report {
     }
 }
 
+/// A table of the configuration while it is read.
 pub(super) struct Section<'r> {
     path: String,
     given: Table,
@@ -52,11 +53,11 @@ impl<'r> Section<'r> {
 
     fn finish<T>(mut self, read: impl FnOnce(&mut Section<'_>) -> T) -> T {
         let value = read(&mut self);
-        self.refuse_the_rest();
+        self.refuse_unknown_keys();
         value
     }
 
-    /// The value of `key`; `default` is written as an operator would write it.
+    /// Returns the value of `key`; `default` is in the form of the file.
     pub(super) fn get<T>(&mut self, key: &'static str, default: &'static str, parse: impl Fn(&Raw) -> Parsed<T>) -> T {
         let (path, node) = self.take(key);
         self.report.keys.insert(path.clone());
@@ -64,7 +65,7 @@ impl<'r> Section<'r> {
         given.unwrap_or_else(|| parse(&Raw::Text(default.into())).expect("a built-in default is right"))
     }
 
-    /// The entries of the table `key`, whose names the operator chooses.
+    /// Returns the entries of the table `key`, whose names the operator chooses.
     pub(super) fn map<K: Ord, V>(
         &mut self,
         key: &'static str,
@@ -82,14 +83,15 @@ impl<'r> Section<'r> {
         map
     }
 
-    /// The table `key`.
+    /// Reads the table `key`.
     pub(super) fn section<T>(&mut self, key: &'static str, read: impl FnOnce(&mut Section<'_>) -> T) -> T {
         let (path, node) = self.take(key);
         let entries = self.entries(&path, node);
         Section::new(path, entries, self.report).finish(read)
     }
 
-    /// The tables inside the table `key`, whose names the operator chooses; those of `always` are read even if they are not there.
+    /// Reads the tables in the table `key`, whose names the operator chooses. The tables of `always` are read even if
+    /// missing.
     pub(super) fn sections<T>(
         &mut self,
         key: &'static str,
@@ -125,7 +127,7 @@ impl<'r> Section<'r> {
         (path, node)
     }
 
-    /// The full name of an entry, whose origin is remembered for problems found later.
+    /// Returns the full name of an entry, and stores its origin for later problems.
     fn locate(&mut self, table: &str, key: &str, node: &Node) -> String {
         let path = joined(table, key);
         if let Some(origin) = node.origins().into_iter().next() {
@@ -143,8 +145,8 @@ impl<'r> Section<'r> {
         parsed.map_err(|refusal| self.report.refuse(path, refusal.0)).ok()
     }
 
-    fn refuse_the_rest(&mut self) {
-        let what = if self.path.is_empty() { "section" } else { "key" };
+    fn refuse_unknown_keys(&mut self) {
+        let kind = if self.path.is_empty() { "section" } else { "key" };
         for (key, node) in std::mem::take(&mut self.given) {
             let near = suggest::nearest(&key, self.known.iter().copied());
             for origin in node.origins() {
@@ -161,14 +163,14 @@ impl<'r> Section<'r> {
                 self.report.problems.push(Problem {
                     origin: Some(origin),
                     key: Some(joined(&self.path, &key)),
-                    message: format!("unknown {what}, {hint}"),
+                    message: format!("unknown {kind}, {hint}"),
                 });
             }
         }
     }
 }
 
-/// A name with dots; what TOML would quote is quoted.
+/// Returns a dotted name, with quotes where TOML requires them.
 fn joined(table: &str, key: &str) -> String {
     let bare = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
     let key = match !key.is_empty() && key.chars().all(bare) {

@@ -1,4 +1,4 @@
-//! The small sections: what the service itself needs to know.
+//! The small sections: settings of the service itself.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ use super::values::{absolute_path, choice, list, listen, optional, path_below_ro
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Instance {
-    /// Part of every container's name, so that several services can share an engine.
+    /// Part of every container's name, so that several instances can share an engine.
     pub name: String,
 }
 
@@ -39,9 +39,9 @@ pub struct Metrics {
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Chats {
-    /// Holds a directory for each chat.
+    /// The parent of the chat directories.
     pub root: PathBuf,
-    /// How long the directory of a chat without a sandbox is kept. `None`: for ever.
+    /// How long the directory of a chat without a sandbox is kept. `None`: until it is removed on request.
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "duration::serialize_optional")]
     pub retention: Option<Duration>,
 }
@@ -52,7 +52,7 @@ pub struct Volumes {
     pub roots: Vec<PathBuf>,
 }
 
-/// Where a sandbox finds its directories, and where the shared ones are on the host.
+/// The mount points in the guest, and the sources of the shared directories.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Mounts {
     pub chat: PathBuf,
@@ -77,20 +77,20 @@ pub struct Reconciler {
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Events {
-    /// So many of the latest events can be read again.
+    /// The number of latest events that the journal keeps.
     pub keep: u64,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Leases {
-    /// No lease is longer, so that a caller that is gone does not hold a sandbox for ever.
+    /// The longest lease, so that a vanished caller does not hold a sandbox for ever.
     #[serde(serialize_with = "duration::serialize")]
     pub max: Duration,
-    /// Each is kept in memory, and the durable ones are written down with every change.
+    /// Each lease uses memory, and every save of a record includes the durable ones.
     pub max_per_sandbox: usize,
 }
 
-/// How many sandboxes there may be; what is absent has no limit.
+/// The limits on sandboxes. `None`: no limit.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct SandboxLimits {
     pub sandboxes: Option<usize>,
@@ -100,24 +100,24 @@ pub struct SandboxLimits {
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Snapshots {
-    /// As many of each chat are kept, the newest of them.
+    /// How many of the newest snapshots of each chat are kept.
     pub keep: usize,
-    /// None is kept for longer.
+    /// The longest age of a snapshot.
     #[serde(serialize_with = "duration::serialize")]
     pub max_age: Duration,
-    /// Between two looks for those that are too many or too old.
+    /// The interval between two removals of surplus or old snapshots.
     #[serde(serialize_with = "duration::serialize")]
     pub interval: Duration,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Teardown {
-    /// Between asking a sandbox to stop and making it.
+    /// The time between the stop request and the kill.
     #[serde(serialize_with = "duration::serialize")]
     pub graceful: Duration,
     #[serde(serialize_with = "duration::serialize")]
     pub remove: Duration,
-    /// One attempt with all its steps.
+    /// The limit of one attempt with all its steps.
     #[serde(serialize_with = "duration::serialize")]
     pub total: Duration,
 }
@@ -137,15 +137,15 @@ pub enum LogFormat {
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Shutdown {
-    /// For work under way, before the service ends.
+    /// The time for requests in progress before the service exits.
     #[serde(serialize_with = "duration::serialize")]
     pub grace: Duration,
 }
 
-/// Anything shorter would keep a core busy.
+/// A shorter period would keep a core busy.
 const SHORTEST_PERIOD: Duration = Duration::from_millis(10);
 
-/// A directory that goes at once could as well not be kept.
+/// A shorter retention would keep no directory at all.
 const SHORTEST_RETENTION: Duration = Duration::from_secs(1);
 
 impl Instance {

@@ -1,4 +1,4 @@
-//! Sizes in bytes as people write them: `"512MiB"`, `"2g"`, or a number of bytes.
+//! Sizes: `"512MiB"`, `"2g"`, or a number of bytes.
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ use super::source::Raw;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Size(u64);
 
-/// From the largest. `MB` and the like are left out: half of the readers take them for powers of ten.
+/// The units, largest first. `MB` and the like are not accepted: they are ambiguous between powers of ten and of two.
 const UNITS: [(&str, &str, u64); 4] =
     [("TiB", "t", 1 << 40), ("GiB", "g", 1 << 30), ("MiB", "m", 1 << 20), ("KiB", "k", 1 << 10)];
 
@@ -25,7 +25,7 @@ impl Size {
     }
 }
 
-/// A size of at least `least`.
+/// Parses a size of at least `least`.
 pub(super) fn at_least(least: Size) -> impl Fn(&Raw) -> Parsed<Size> {
     move |raw| match parse(raw) {
         None => Err(raw.refuse(r#"a size such as "512MiB" or "2g""#)),
@@ -51,7 +51,7 @@ fn parse(raw: &Raw) -> Option<Size> {
             UNITS.iter().find(named)?.2
         }
     };
-    // Engines and TOML count in signed integers.
+    // Engines and TOML use signed integers.
     let fits = |bytes: &u64| i64::try_from(*bytes).is_ok();
     number.checked_mul(factor).filter(fits).map(Size)
 }
@@ -102,18 +102,18 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_and_ambiguity_are_refused() {
-        for invalid_response in
+    fn invalid_and_ambiguous_sizes_are_refused() {
+        for wrong in
             ["", "lots", "MiB", "-1", "1.5g", "5MB", "5 MiB MiB", "٣g", "0x10", "9999999t", "99999999999999999999"]
         {
-            assert_eq!(text(invalid_response), None, "{invalid_response:?}");
+            assert_eq!(text(wrong), None, "{wrong:?}");
         }
         assert_eq!(parse(&Raw::Integer(-1)), None);
         assert_eq!(parse(&Raw::Float(1.0)), None);
     }
 
     #[test]
-    fn a_refusal_says_what_a_size_looks_like() {
+    fn a_refusal_has_an_example() {
         let memory = at_least(Size::from_bytes(6 << 20));
         assert_eq!(
             memory(&Raw::String("lots".into())).expect_err("no size").0,
@@ -127,7 +127,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_displayed_reads_back(bytes in 0..=i64::MAX as u64, shift in 0u32..50) {
+        fn a_displayed_size_reads_back(bytes in 0..=i64::MAX as u64, shift in 0u32..50) {
             let size = Size::from_bytes(bytes >> shift << shift);
             prop_assert_eq!(parse(&Raw::Text(size.to_string())), Some(size));
         }

@@ -1,4 +1,4 @@
-//! `[socket]`: where callers connect, who may, and what one connection may cost.
+//! `[socket]`: the service's socket, its permitted callers, and the limits of a connection.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
@@ -12,28 +12,29 @@ use super::source::Raw;
 use super::values::{absolute_path, list, optional, whole};
 use crate::protocol::guest::MAX_OUTPUT;
 
+/// The settings of the socket.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Socket {
     pub path: PathBuf,
     pub mode: Mode,
-    /// Owns the socket file; its members may call.
+    /// The group of the socket file; its members may call.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub group: Option<Principal>,
-    /// May call, besides root and the user the service runs as.
+    /// Users that may call, besides root and the service's user.
     pub allow_users: Vec<Principal>,
     pub allow_groups: Vec<Principal>,
-    /// May look, but not change anything.
+    /// Groups whose members may only read.
     pub read_only_groups: Vec<Principal>,
     pub max_connections: usize,
     /// The longest request.
     pub max_line: Size,
-    /// Requests being worked on, per connection.
+    /// The number of concurrent requests, per connection.
     pub max_in_flight: usize,
-    /// Output held for a slow reader, per connection.
+    /// The output buffered for a slow reader, per connection.
     pub max_output: Size,
-    /// Large requests and answers, of all connections together.
+    /// The memory for large requests and responses of all connections.
     pub max_memory: Size,
-    /// The part of it that one connection can hold.
+    /// The part of `max_memory` that one connection may use.
     pub max_memory_per_connection: Size,
 }
 
@@ -55,14 +56,14 @@ impl Socket {
             max_memory_per_connection: section.get(
                 "max_memory_per_connection",
                 "32MiB",
-                // Both outputs of a command fit.
+                // Both outputs of a command must fit.
                 size::at_least(Size::from_bytes(2 * MAX_OUTPUT as u64)),
             ),
         }
     }
 }
 
-/// The kernel's address of a Unix socket holds 107 bytes and a NUL.
+/// Parses the socket's path. The kernel's address of a Unix socket holds 107 bytes and a NUL.
 fn socket_path(raw: &Raw) -> Parsed<PathBuf> {
     match absolute_path(raw)? {
         path if path.as_os_str().as_bytes().len() > 107 => Err(raw.refuse("a path of at most 107 bytes")),

@@ -1,7 +1,7 @@
-//! Values as they were given, each with its origin, before any key has looked at them.
+//! Raw values with their origins.
 //!
 //! The file and the environment become one tree; a [`Section`](super::section::Section) then reads it key by key.
-//! A value from the environment stays text until its key says what it should be.
+//! A value from the environment stays text until its key determines the type.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -14,6 +14,7 @@ use super::error::{Origin, Problem};
 
 pub(super) type Table = BTreeMap<String, Node>;
 
+/// A value or a table of the configuration.
 #[derive(Clone)]
 pub(super) enum Node {
     Leaf {
@@ -27,32 +28,32 @@ pub(super) enum Node {
     },
 }
 
-/// A value nobody has interpreted yet. It may be secret, hence no `Debug`.
+/// A value before its key parses it. It may be secret, hence no `Debug`.
 #[derive(Clone)]
 pub(super) enum Raw {
-    /// From the environment or a built-in default: its key decides the type.
+    /// From the environment or a built-in default: its key determines the type.
     Text(String),
     String(String),
     Integer(i64),
     Float(f64),
     Boolean(bool),
     Array(Vec<Raw>),
-    /// Never right for any key; the text says what it is.
+    /// A type that no key accepts, by its name.
     Other(&'static str),
 }
 
-/// Why a value was not taken.
+/// Why a value is refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Refusal(pub(super) String);
 
-/// Reads the text of the configuration file at `path`.
+/// Parses the text of the configuration file at `path`.
 pub(super) fn parse_file(path: &Path, text: &str) -> Result<Table, Problem> {
     let file: Arc<Path> = path.into();
     let origin = |offset: usize| Origin::File {
         path: file.clone(),
         line: 1 + text.as_bytes()[..offset].iter().filter(|b| **b == b'\n').count(),
     };
-    // The parser's own rendering quotes the line, and the line may hold a secret.
+    // The parser's own rendering quotes the line, which may contain a secret.
     let document = DeTable::parse(text).map_err(|error| Problem {
         origin: Some(origin(error.span().map_or(0, |span| span.start))),
         key: None,
@@ -70,7 +71,7 @@ fn table(entries: &DeTable<'_>, origin: &dyn Fn(usize) -> Origin) -> Table {
 }
 
 impl Node {
-    /// Every place that contributed to this node; never empty.
+    /// Returns every origin of this node; never empty.
     pub(super) fn origins(&self) -> Vec<Origin> {
         match self {
             Node::Leaf { origin, .. } | Node::Table { origin: Some(origin), .. } => vec![origin.clone()],
@@ -78,7 +79,7 @@ impl Node {
         }
     }
 
-    /// The node as a table; a variable may hold an inline one, such as `{ size = 2 }`.
+    /// Returns the node as a table. A variable may contain an inline table, such as `{ size = 2 }`.
     pub(super) fn into_table(self) -> Result<Table, Refusal> {
         match self {
             Node::Table { entries, .. } => Ok(entries),
@@ -88,12 +89,12 @@ impl Node {
                     _ => Err(Refusal(r#"expected a table such as { key = "value" }"#.into())),
                 }
             }
-            // Only the kind of the value: what was meant for a table of secrets is not repeated.
-            Node::Leaf { raw, .. } => Err(raw.refuse_unseen("a table")),
+            // The error names only the kind of the value, which may be a secret.
+            Node::Leaf { raw, .. } => Err(raw.refuse_redacted("a table")),
         }
     }
 
-    /// The node as a value; a table is no key's value.
+    /// Returns the node as a value. No key accepts a table as its value.
     pub(super) fn into_raw(self) -> Raw {
         match self {
             Node::Leaf { raw, .. } => raw,
@@ -134,7 +135,7 @@ impl Raw {
     pub(super) fn number(&self) -> Option<f64> {
         match self {
             Raw::Text(text) => text.trim().parse().ok(),
-            // Exact for every number an operator would write.
+            // Exact for every plausible number.
             Raw::Integer(number) => Some(*number as f64),
             Raw::Float(number) => Some(*number),
             _ => None,
@@ -149,7 +150,7 @@ impl Raw {
         }
     }
 
-    /// An array; as text either a TOML array or items between commas.
+    /// Returns the items of an array. As text, it is a TOML array or a comma-separated list.
     pub(super) fn items(&self) -> Option<Vec<Raw>> {
         match self {
             Raw::Array(items) => Some(items.clone()),
@@ -170,7 +171,7 @@ impl Raw {
     }
 
     /// Like [`Raw::refuse`], for values that may be secret.
-    pub(super) fn refuse_unseen(&self, expected: impl Display) -> Refusal {
+    pub(super) fn refuse_redacted(&self, expected: impl Display) -> Refusal {
         Refusal(format!("expected {expected}, got {}", self.kind()))
     }
 

@@ -1,6 +1,6 @@
-//! "Did you mean": the known word nearest to a mistyped one.
+//! "Did you mean": suggests the known word nearest to a mistyped one.
 
-/// The candidate within about a third of the word's length in edits.
+/// Returns the nearest candidate whose edit distance is at most a third of the word's length.
 pub(super) fn nearest<'c>(word: &str, candidates: impl IntoIterator<Item = &'c str>) -> Option<&'c str> {
     let word: Vec<char> = word.to_lowercase().chars().collect();
     let farthest = (word.len() / 3).max(1);
@@ -12,7 +12,7 @@ pub(super) fn nearest<'c>(word: &str, candidates: impl IntoIterator<Item = &'c s
         .map(|(_, candidate)| candidate)
 }
 
-/// Insertions, deletions, replacements and swaps of neighbours.
+/// Returns the edit distance: insertions, deletions, replacements and swaps of neighbours.
 fn distance(from: &[char], to: &str) -> usize {
     let to: Vec<char> = to.to_lowercase().chars().collect();
     let mut rows: Vec<Vec<usize>> = vec![(0..=to.len()).collect()];

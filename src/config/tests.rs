@@ -1,4 +1,4 @@
-//! Behaviour of the configuration as a whole, from a text to values or complaints.
+//! Tests of the configuration as a whole.
 
 mod variables;
 
@@ -21,20 +21,20 @@ fn accept<const N: usize>(text: &str, variables: [(&str, &str); N]) -> Config {
     load(text, variables).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// The lines of the complaint.
+/// Returns the lines of the error.
 fn refuse<const N: usize>(text: &str, variables: [(&str, &str); N]) -> Vec<String> {
     let error = load(text, variables).expect_err("should be refused").to_string();
     error.lines().map(String::from).collect()
 }
 
-/// The shipped file with what it only shows switched on.
+/// Returns the shipped file with its commented-out settings enabled.
 fn shipped_in_full() -> String {
     let setting = |line: &str| !line.starts_with("# ") && line != "#";
-    let switched_on = |line: &str| match line.strip_prefix('#') {
+    let enabled = |line: &str| match line.strip_prefix('#') {
         Some(rest) if setting(line) => rest.to_owned(),
         _ => line.to_owned(),
     };
-    SHIPPED.lines().map(switched_on).collect::<Vec<_>>().join("\n")
+    SHIPPED.lines().map(enabled).collect::<Vec<_>>().join("\n")
 }
 
 #[test]
@@ -50,7 +50,7 @@ fn the_usual_file_is_read_if_it_is_there() {
 }
 
 #[test]
-fn nothing_given_is_the_defaults() {
+fn an_empty_configuration_is_the_defaults() {
     let config = accept("", NO_VARIABLES);
     assert_eq!(config, Config::default());
     let profile = &config.profiles[DEFAULT_PROFILE];
@@ -87,7 +87,7 @@ fn the_shipped_file_explains_every_key() {
     let is_prose = |line: &str| line.starts_with("# ");
     let is_setting = |line: &str| line.contains(" = ") && !is_prose(line);
     for pair in lines.windows(2) {
-        // The entries of a free table are explained above its header.
+        // The comment of a table with free names is above its header.
         let explained = is_prose(pair[0]) || pair[0].starts_with("[profiles.default.");
         assert!(!is_setting(pair[1]) || explained, "{} lacks a comment", pair[1]);
     }
@@ -115,7 +115,7 @@ fn every_wrong_type_in_the_file_names_the_key_and_the_line() {
         "profiles.default.languages.sh.stdin",
     ];
     for key in Config::keys() {
-        for wrong in ["true", "[[]]", "1979-05-27", "99999999999999999999", "nan", "{ invalid_response = [] }"] {
+        for wrong in ["true", "[[]]", "1979-05-27", "99999999999999999999", "nan", "{ wrong = [] }"] {
             if wrong == "true" && flags.contains(&key.as_str()) {
                 continue;
             }
@@ -164,7 +164,7 @@ fn all_wrong_values_are_reported_together_in_order() {
 }
 
 #[test]
-fn what_is_no_toml_is_refused_with_its_line_and_without_its_text() {
+fn invalid_toml_is_refused_with_its_line_and_without_its_text() {
     let lines = refuse("[profiles.default.env]\nTOKEN = 'hunter2\n", NO_VARIABLES);
     assert_eq!(lines.len(), 1);
     assert!(lines[0].starts_with("test.toml:2: "), "{lines:?}");
@@ -179,7 +179,7 @@ fn secrets_are_never_shown() {
     for shown in [config.to_string(), format!("{config:?}"), format!("{config:#?}")] {
         assert!(!shown.contains("hunter2"), "{shown}");
     }
-    for complaint in [
+    for problems in [
         refuse("profiles.default.env.TOKEN = 71712", NO_VARIABLES),
         refuse("profiles.default.env = 'TOKEN=71712'", NO_VARIABLES),
         refuse("profiles.default.env.TOKEN = { a = '71712' }", NO_VARIABLES),
@@ -188,7 +188,7 @@ fn secrets_are_never_shown() {
         refuse("", [("SANDBOXD_PROFILES__DEFAULT__ENV", "TOKEN=71712")]),
         refuse("", [("SANDBOXD_PROFILES__DEFAULT__ENV__TOKEN", "71712\0")]),
     ] {
-        assert!(!complaint.concat().contains("71712"), "{complaint:?}");
+        assert!(!problems.concat().contains("71712"), "{problems:?}");
     }
 }
 
@@ -359,7 +359,7 @@ fn a_repository_needs_an_address_and_a_base() {
     assert_eq!(
         refuse("[repositories.app]\ncredentials_file = '/a'\ncredentials_command = ['b']", NO_VARIABLES),
         [
-            "repositories.app.url: expected where the repository is",
+            "repositories.app.url: expected the address of the repository",
             "repositories.app.base: expected the image to start from",
             "test.toml:3: repositories.app.credentials_command: expected either this or credentials_file",
         ]

@@ -1,4 +1,4 @@
-//! Rules between keys. Runs only once every value is right by itself, so that no complaint is about a stand-in.
+//! Rules between keys. They run only if every single value is valid, so that no problem concerns a substituted default.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -17,8 +17,8 @@ pub(super) fn validate(config: &Config, report: &mut Report) {
     repositories(config, report);
 }
 
-/// One connection cannot hold all of the memory, and what it can hold is enough for its longest line, twice: as it is read,
-/// and while its request is under way.
+/// One connection must not use all of the memory, and its part must hold its longest line twice: while it is read, and
+/// while its request is in progress.
 fn memory(config: &Config, report: &mut Report) {
     let socket = &config.socket;
     let (all, part, line) =
@@ -33,14 +33,14 @@ fn memory(config: &Config, report: &mut Report) {
     }
 }
 
-/// An address that is accepted and ignored would let an operator believe that callers are served there.
+/// An accepted and ignored address would mislead the operator.
 fn listeners(config: &Config, report: &mut Report) {
     if config.http.listen.is_some() {
         report.refuse("http.listen", r#"the service has no HTTP gateway yet; expected "off""#);
     }
 }
 
-/// No two places inside a sandbox may overlap: one would hide the other, or lie inside a read-only one.
+/// Mount points in a sandbox must not overlap: one would hide the other, or lie inside a read-only one.
 fn mounts(config: &Config, report: &mut Report) {
     let mounts = &config.mounts;
     let mut taken: Vec<(String, &Path)> = Vec::new();
@@ -50,20 +50,20 @@ fn mounts(config: &Config, report: &mut Report) {
         ("mounts.dependencies", &mounts.dependencies),
         ("mounts.lambda_tools", &mounts.lambda_tools),
     ] {
-        place(key.into(), path, &mut taken, report);
+        add_mount_point(key.into(), path, &mut taken, report);
     }
     for (name, profile) in &config.profiles {
         let mut taken = taken.clone();
         for path in profile.mounts.keys() {
-            place(format!("profiles.{name}.mounts"), path, &mut taken, report);
+            add_mount_point(format!("profiles.{name}.mounts"), path, &mut taken, report);
         }
         for path in profile.tmpfs.keys() {
-            place(format!("profiles.{name}.tmpfs"), path, &mut taken, report);
+            add_mount_point(format!("profiles.{name}.tmpfs"), path, &mut taken, report);
         }
     }
 }
 
-fn place<'p>(key: String, path: &'p Path, taken: &mut Vec<(String, &'p Path)>, report: &mut Report) {
+fn add_mount_point<'p>(key: String, path: &'p Path, taken: &mut Vec<(String, &'p Path)>, report: &mut Report) {
     let overlaps = |(_, other): &&(String, &Path)| path.starts_with(other) || other.starts_with(path);
     if let Some((owner, other)) = taken.iter().find(overlaps) {
         let message = format!("{} overlaps {} of {owner}", path.display(), other.display());
@@ -86,7 +86,7 @@ fn teardown(config: &Config, report: &mut Report) {
     }
 }
 
-/// Only the built-in languages have a command of their own.
+/// Only the built-in languages have a default command.
 fn languages(config: &Config, report: &mut Report) {
     for (profile, languages) in config.profiles.iter().map(|(name, profile)| (name, &profile.languages)) {
         for (language, _) in languages.iter().filter(|(_, it)| it.command.first().is_none_or(String::is_empty)) {
@@ -125,7 +125,7 @@ fn repositories(config: &Config, report: &mut Report) {
     for (name, repository) in &config.repositories {
         let mut refuse = |key: &str, message: &str| report.refuse(&format!("repositories.{name}.{key}"), message);
         if repository.url.is_empty() {
-            refuse("url", "expected where the repository is");
+            refuse("url", "expected the address of the repository");
         }
         if repository.base.is_empty() {
             refuse("base", "expected the image to start from");

@@ -1,4 +1,4 @@
-//! What values may look like: the kinds that several sections share.
+//! Parsers of values that several sections share.
 
 use std::net::SocketAddr;
 use std::path::{Component, Path, PathBuf};
@@ -8,7 +8,7 @@ use serde::Serializer;
 use super::section::Parsed;
 use super::source::{Raw, Refusal};
 
-/// Something to read, on one line.
+/// Parses a text of one line, which is not empty.
 pub(super) fn text(raw: &Raw) -> Parsed<String> {
     match raw.text() {
         Some(text) if !text.is_empty() && !text.chars().any(char::is_control) => Ok(text.into()),
@@ -16,7 +16,7 @@ pub(super) fn text(raw: &Raw) -> Parsed<String> {
     }
 }
 
-/// A name as engines give them to networks and runtimes.
+/// Parses a name in the engine's form for networks and runtimes.
 pub(super) fn plain_name(raw: &Raw) -> Option<String> {
     let plain = |c: char| c.is_ascii_alphanumeric() || "_.-".contains(c);
     raw.text()
@@ -24,18 +24,18 @@ pub(super) fn plain_name(raw: &Raw) -> Option<String> {
         .map(String::from)
 }
 
-/// A name that an operator gives to a table, and that the environment can spell: there, `_` stands for `-` and `__` for the
+/// Checks the name of a table, which a variable must be able to express: there, `_` stands for `-` and `__` for the
 /// dot. A `-` at either end, or two in a row, would make one variable mean two keys.
-pub(super) fn table_name(what: &'static str) -> impl Fn(&str) -> Parsed<()> {
+pub(super) fn table_name(kind: &'static str) -> impl Fn(&str) -> Parsed<()> {
     let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
     move |name| {
         let is_plain = !name.is_empty() && name.len() <= 63 && name.chars().all(plain);
         if !is_plain {
-            return Err(Refusal(format!("expected a {what}'s name of a-z, 0-9 and -")));
+            return Err(Refusal(format!("expected a {kind}'s name of a-z, 0-9 and -")));
         }
         match name.starts_with('-') || name.ends_with('-') || name.contains("--") {
             true => Err(Refusal(format!(
-                "expected a {what}'s name without - at its ends or twice in a row: its environment variables would be ambiguous"
+                "expected a {kind}'s name without - at its ends or twice in a row: its environment variables would be ambiguous"
             ))),
             false => Ok(()),
         }
@@ -46,7 +46,7 @@ pub(super) fn flag(raw: &Raw) -> Parsed<bool> {
     raw.boolean().ok_or_else(|| raw.refuse("true or false"))
 }
 
-/// A whole number between `least` and `most`, both allowed.
+/// Parses a whole number from `least` to `most`, inclusive.
 pub(super) fn whole<T: TryFrom<i64>>(least: i64, most: i64) -> impl Fn(&Raw) -> Parsed<T> {
     move |raw| {
         raw.integer()
@@ -60,7 +60,7 @@ pub(super) fn port(raw: &Raw) -> Parsed<u16> {
     whole(1, u16::MAX.into())(raw).map_err(|_| raw.refuse("a port from 1 to 65535"))
 }
 
-/// One of a few words.
+/// Parses one of a few words.
 pub(super) fn choice<T: Copy>(words: &[(&str, T)]) -> impl Fn(&Raw) -> Parsed<T> {
     move |raw| {
         let given = raw.text();
@@ -72,7 +72,7 @@ pub(super) fn choice<T: Copy>(words: &[(&str, T)]) -> impl Fn(&Raw) -> Parsed<T>
     }
 }
 
-/// Any number of `item`.
+/// Parses a list of `item`.
 pub(super) fn list<T>(item: impl Fn(&Raw) -> Parsed<T>) -> impl Fn(&Raw) -> Parsed<Vec<T>> {
     move |raw| {
         let items = raw.items().ok_or_else(|| raw.refuse("an array"))?;
@@ -86,7 +86,7 @@ pub(super) fn list<T>(item: impl Fn(&Raw) -> Parsed<T>) -> impl Fn(&Raw) -> Pars
     }
 }
 
-/// `value`, or nothing if the text is empty.
+/// Parses `value`; an empty text is `None`.
 pub(super) fn optional<T>(value: impl Fn(&Raw) -> Parsed<T>) -> impl Fn(&Raw) -> Parsed<Option<T>> {
     move |raw| match raw.text() {
         Some("") => Ok(None),
@@ -94,7 +94,7 @@ pub(super) fn optional<T>(value: impl Fn(&Raw) -> Parsed<T>) -> impl Fn(&Raw) ->
     }
 }
 
-/// A full path without `..`, freed of repeated and trailing slashes so that paths compare.
+/// Parses an absolute path without `..`. Repeated and trailing slashes are removed, so that paths compare.
 pub(super) fn absolute_path(raw: &Raw) -> Parsed<PathBuf> {
     let plain = |path: &Path| {
         let steps_up = path.components().any(|part| part == Component::ParentDir);
@@ -106,7 +106,7 @@ pub(super) fn absolute_path(raw: &Raw) -> Parsed<PathBuf> {
     }
 }
 
-/// An absolute path to anything but the root of the file system.
+/// Parses an absolute path other than `/`.
 pub(super) fn path_below_root(raw: &Raw) -> Parsed<PathBuf> {
     match absolute_path(raw)? {
         path if path.parent().is_none() => Err(raw.refuse("a path below \"/\"")),
@@ -114,7 +114,7 @@ pub(super) fn path_below_root(raw: &Raw) -> Parsed<PathBuf> {
     }
 }
 
-/// Where to listen, or `"off"`.
+/// Parses an address to listen at, or `"off"`.
 pub(super) fn listen(raw: &Raw) -> Parsed<Option<SocketAddr>> {
     match raw.text() {
         Some("" | "off") => Ok(None),
@@ -125,7 +125,7 @@ pub(super) fn listen(raw: &Raw) -> Parsed<Option<SocketAddr>> {
     }
 }
 
-/// The counterpart of [`listen`]: that nothing listens is said, since an absent key means the default.
+/// The counterpart of [`listen`]: writes `"off"` explicitly, because an absent key means the default.
 pub(super) fn serialize_listen<S: Serializer>(address: &Option<SocketAddr>, serializer: S) -> Result<S::Ok, S::Error> {
     match address {
         Some(address) => serializer.collect_str(address),

@@ -1,4 +1,4 @@
-//! The ports, with a boundary before and after each call.
+//! Ports with a boundary before and after each call.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -45,17 +45,17 @@ struct WithCrashPoints<P> {
 }
 
 impl<P> WithCrashPoints<P> {
-    async fn around<T>(&self, effect: &'static str, call: impl Future<Output = T>) -> T {
-        self.points.pass(Side::Before, effect);
+    async fn around<T>(&self, name: &'static str, call: impl Future<Output = T>) -> T {
+        self.points.reach(Side::Before, name);
         let outcome = call.await;
-        self.points.pass(Side::After, effect);
+        self.points.reach(Side::After, name);
         outcome
     }
 
-    fn around_blocking<T>(&mut self, effect: &'static str, call: impl FnOnce(&mut P) -> T) -> T {
-        self.points.pass(Side::Before, effect);
+    fn around_blocking<T>(&mut self, name: &'static str, call: impl FnOnce(&mut P) -> T) -> T {
+        self.points.reach(Side::Before, name);
         let outcome = call(&mut self.inner);
-        self.points.pass(Side::After, effect);
+        self.points.reach(Side::After, name);
         outcome
     }
 }
@@ -134,7 +134,7 @@ impl Engine for WithCrashPoints<Arc<dyn Engine>> {
         self.around("engine.log_tail", self.inner.log_tail(container, lines)).await
     }
 
-    /// Changes nothing, and nothing that the service does depends on it.
+    /// Has no crash point: it changes no state, and no action of the service depends on it.
     async fn logs(&self, container: &ContainerId, range: LogRange) -> Result<EngineLogs, EngineError> {
         self.inner.logs(container, range).await
     }
@@ -227,7 +227,7 @@ impl<J: Journal> Journal for WithCrashPoints<J> {
         self.around_blocking("journal.sandbox", |journal| journal.sandbox(chat))
     }
 
-    /// Changes nothing.
+    /// Has no crash point: it changes no state.
     fn sessions(&mut self) -> Result<Vec<SessionId>, JournalError> {
         self.inner.sessions()
     }

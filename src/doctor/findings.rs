@@ -1,4 +1,4 @@
-//! What is so on this host, without a word on whether that is good.
+//! Facts about the host, the engine and the configuration, without a judgement.
 
 use std::path::PathBuf;
 
@@ -9,9 +9,10 @@ use sandboxd_actors::ports::slot::LateBinding;
 use crate::engine::condition::{Condition, NetworkCondition};
 use crate::server::entry::{Entry, KeptOut};
 
-/// Of what could not be found out, there is the reason.
+/// A fact, or the reason why it is unknown.
 pub type Found<T> = Result<T, String>;
 
+/// All facts that the checks need.
 #[derive(Debug, Clone)]
 pub struct Findings {
     pub engine: Found<EngineIdentity>,
@@ -20,7 +21,7 @@ pub struct Findings {
     pub networks: Found<Vec<Network>>,
     pub images: Found<Vec<ProfileImage>>,
     pub image_disk: Found<Disk>,
-    /// Above which the engine's disk is too full, in percent.
+    /// The usage above which the engine's disk is too full, in percent.
     pub watermark: f64,
     pub slots: Slots,
     pub journal: Found<()>,
@@ -28,9 +29,9 @@ pub struct Findings {
     pub chats: Directory,
     pub volumes: Vec<VolumeRoot>,
     pub descriptors: Descriptors,
-    /// Ports of this host that its other addresses than loopback accept connections on, in order.
+    /// The ports of this host that accept connections on addresses other than loopback, in order.
     pub open_ports: Vec<u16>,
-    /// A profile gives its sandboxes a network.
+    /// Whether a profile gives its sandboxes a network.
     pub is_networked: bool,
     pub callers: Callers,
     pub user: User,
@@ -39,16 +40,16 @@ pub struct Findings {
 #[derive(Debug, Clone)]
 pub struct Instance {
     pub name: String,
-    /// It is locked, and what was promised before is there again.
-    pub is_settled: bool,
+    /// Whether the instance is locked and the start-up is complete.
+    pub is_reconciled: bool,
 }
 
 #[derive(Debug, Clone)]
 pub struct Network {
     pub name: String,
-    /// Whether those on it are to be kept from each other.
+    /// Whether the configuration isolates its sandboxes from each other.
     pub isolated: bool,
-    /// As the engine has it, as often as it has it.
+    /// The networks of this name on the engine.
     pub there: Vec<NetworkCondition>,
 }
 
@@ -61,7 +62,7 @@ pub struct ProfileImage {
 
 #[derive(Debug, Clone)]
 pub struct Slots {
-    /// How one becomes a chat's, where it can.
+    /// The way in which a slot is bound to a chat.
     pub late_binding: Found<LateBinding>,
     pub pools: Vec<Pool>,
 }
@@ -69,30 +70,30 @@ pub struct Slots {
 #[derive(Debug, Clone)]
 pub struct Pool {
     pub profile: String,
-    /// It is to have slots without anybody's hint.
+    /// Whether the profile asks for slots without a hint.
     pub is_wanted: bool,
-    pub trouble: Option<String>,
+    pub problem: Option<String>,
 }
 
 #[derive(Debug, Clone)]
 pub struct Directory {
-    /// The key of the configuration that names it.
+    /// The configuration key of the directory.
     pub key: &'static str,
     pub path: PathBuf,
     pub place: Found<Place>,
 }
 
-/// Where a directory is, as far as it matters.
+/// The file system of a directory.
 #[derive(Debug, Clone, Copy)]
 pub struct Place {
     pub writable: bool,
-    /// Programs on it can be started.
+    /// Whether programs on it can be started.
     pub executable: bool,
     pub total_bytes: u64,
     pub free_bytes: u64,
 }
 
-/// Below which a caller's volume may lie.
+/// A directory below which callers may name volumes.
 #[derive(Debug, Clone)]
 pub struct VolumeRoot {
     pub path: PathBuf,
@@ -101,24 +102,24 @@ pub struct VolumeRoot {
 
 #[derive(Debug, Clone, Copy)]
 pub struct Descriptors {
-    /// Absent: without a limit.
+    /// Absent if there is no limit.
     pub limit: Option<u64>,
     pub connections: u64,
-    /// As many as there may be or, where nothing is said about that, as there are.
+    /// The configured maximum or, without one, the current number.
     pub sandboxes: u64,
 }
 
-/// Those whom the configuration allows to call.
+/// The callers that the configuration allows.
 #[derive(Debug, Clone)]
 pub struct Callers {
     pub socket: PathBuf,
-    /// How many users and groups are named.
+    /// The number of users and groups in the configuration.
     pub named: usize,
-    /// Absent if the socket cannot be looked at.
+    /// Absent if the socket's metadata cannot be read.
     pub entry: Option<Entry>,
     pub kept_out: Vec<KeptOut>,
-    /// The first directory on the way to the socket that not every user may enter.
-    pub barred: Option<PathBuf>,
+    /// The first directory in the socket's path that not every user may enter.
+    pub closed_directory: Option<PathBuf>,
 }
 
 #[derive(Debug, Clone, Copy)]

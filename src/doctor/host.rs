@@ -1,4 +1,4 @@
-//! The look at this host: only looks, whoever asks.
+//! Reads the facts about this host. It changes no state.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -24,22 +24,22 @@ pub(super) fn directory(key: &'static str, path: &Path) -> Directory {
     Directory { key, path: path.to_owned(), place }
 }
 
-/// What the directory of a new sandbox and its record need at least.
-const LEAST_ROOM: u64 = 64 << 10;
+/// The minimum space for the directory and the record of a new sandbox.
+const MIN_SPACE: u64 = 64 << 10;
 
-/// Whether a file system takes new files.
-pub(super) fn has_room(path: &Path) -> Result<(), String> {
+/// Checks that a file system accepts new files.
+pub(super) fn has_space(path: &Path) -> Result<(), String> {
     let on = statvfs(path).map_err(|error| error.to_string())?;
     let free = on.f_bavail.saturating_mul(on.f_frsize);
     if on.f_flag.contains(StatVfsMountFlags::RDONLY) {
         return Err("its file system is mounted read-only".to_owned());
     }
-    if free < LEAST_ROOM {
+    if free < MIN_SPACE {
         return Err(format!("its disk is full: {free} bytes are free"));
     }
-    // Some file systems do not count files.
+    // Some file systems report no file count.
     if on.f_files > 0 && on.f_favail == 0 {
-        return Err("its disk is full: there can be no more files".to_owned());
+        return Err("its disk is full: no more files can be created".to_owned());
     }
     Ok(())
 }
@@ -52,14 +52,14 @@ pub(super) fn callers(socket: &Path, allowed: &Allowed) -> Callers {
     let is_closed = |directory: &&Path| {
         std::fs::metadata(directory).is_ok_and(|directory| directory.permissions().mode() & 0o001 == 0)
     };
-    let way: Vec<_> = socket.ancestors().skip(1).collect();
+    let parents: Vec<_> = socket.ancestors().skip(1).collect();
     let entry = Entry::of(socket).ok();
     Callers {
         socket: socket.to_owned(),
         named: allowed.users.len() + allowed.groups.len() + allowed.read_only_groups.len(),
         entry,
         kept_out: entry.map(|entry| entry.kept_out(allowed, &mut Accounts::of_host())).unwrap_or_default(),
-        barred: way.into_iter().rev().find(is_closed).map(Path::to_owned),
+        closed_directory: parents.into_iter().rev().find(is_closed).map(Path::to_owned),
     }
 }
 
@@ -71,8 +71,8 @@ pub(super) fn open_ports() -> Vec<u16> {
     ports
 }
 
-/// The ports of a table of the kernel that are listened on beyond loopback. An address is hexadecimal, each group of four
-/// bytes in the host's order.
+/// Returns the listening ports of a kernel table, except those on loopback. An address is hexadecimal, each group of
+/// four bytes in the host's byte order.
 fn listening(table: &str) -> impl Iterator<Item = u16> {
     const LISTEN: &str = "0A";
     const LOOPBACK_V6: &str = "00000000000000000000000001000000";
@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_port_is_open_if_it_is_listened_on_beyond_loopback() {
+    fn a_port_is_open_if_it_listens_beyond_loopback() {
         let table = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
    0: 00000000:0016 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 1
    1: 0100007F:1538 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 2

@@ -1,26 +1,28 @@
-//! What an engine says about how it was set up. The core has no use for it: it is for whoever asks whether this host is
-//! fit.
+//! The engine's own configuration, for the checks of `sandboxctl doctor`. The core does not use it.
 
 use async_trait::async_trait;
 use sandboxd_actors::domain::subnet::Subnet;
 use sandboxd_actors::ports::engine::EngineError;
 
+/// Access to the engine's own configuration.
 #[async_trait]
 pub trait EngineCondition: Send + Sync + 'static {
     async fn condition(&self) -> Result<Condition, EngineError>;
 
-    /// Every network of exactly this name.
+    /// Returns every network of exactly this name.
     async fn networks(&self, name: &str) -> Result<Vec<NetworkCondition>, EngineError>;
 }
 
+/// The configuration of an engine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Condition {
-    /// Which limits it can hold a container to.
+    /// The limits that the engine can enforce.
     pub limits: Enforced,
-    /// Containers outlive its restart.
+    /// Containers survive a restart of the engine.
     pub live_restore: bool,
 }
 
+/// The limits that an engine can enforce.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Enforced {
     pub memory: bool,
@@ -28,27 +30,27 @@ pub struct Enforced {
     pub pids: bool,
 }
 
-/// A network as the engine has it.
+/// A network as the engine describes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NetworkCondition {
-    /// Containers on it cannot reach each other.
+    /// Containers on the network cannot reach each other.
     pub isolated: bool,
-    /// The interface through which the host is connected to it, where the engine names it.
+    /// The host's bridge interface, if the engine names it.
     pub bridge: Option<String>,
-    /// The addresses that the engine gives to containers; absent where the engine does not say.
+    /// The block of the containers' addresses, if the engine reports it.
     pub subnet: Option<Subnet>,
-    /// Containers that have one of these addresses.
+    /// The number of containers on the network.
     pub containers: usize,
 }
 
-/// A bridge of Linux has so many ports.
+/// The number of ports of a Linux bridge.
 const BRIDGE_PORTS: u64 = 1023;
 
-/// The network's own address, the gateway's, and that for all.
+/// The network address, the gateway and the broadcast address.
 const RESERVED: u64 = 3;
 
 impl NetworkCondition {
-    /// How many containers can be on it, by its addresses and by the ports of its bridge.
+    /// Returns how many containers fit on the network, by its addresses and by the ports of its bridge.
     pub fn capacity(&self) -> Option<u64> {
         self.subnet.map(|subnet| subnet.size().saturating_sub(RESERVED).min(BRIDGE_PORTS))
     }

@@ -1,13 +1,13 @@
-//! Docker, and whatever else speaks its API, such as Podman.
+//! Docker, and engines with the same API, such as Podman.
 //!
-//! Each file is one subject: where the engine is ([`locate`]), what a container is made of ([`create`]), how one is
-//! read back ([`observe`]), its network ([`network`]), its output ([`logs`]), what is kept of it ([`snapshot`]), what the
-//! engine tells by itself ([`events`]), work inside one ([`guest`]), its images ([`images`]), how it was set up
-//! ([`condition`]), and what its errors mean ([`errors`]).
+//! Each file is one subject: the engine's socket ([`locate`]), container creation ([`create`]), container state
+//! ([`observe`]), the network ([`network`]), container output ([`logs`]), snapshots ([`snapshot`]), engine events
+//! ([`events`]), the guest ([`guest`]), images ([`images`]), the engine's configuration ([`condition`]), and error
+//! mapping ([`errors`]).
 //!
-//! An engine that does not answer yet is no reason not to start: it is looked for at the first call, and again at each
-//! call until it is found. Once found it is never exchanged for another one. "Auto" could otherwise wander to a second
-//! engine while the first restarts, and take every sandbox for gone.
+//! The service starts even if no engine answers: each call looks for the engine until one is found. A found engine is
+//! never replaced by another. Otherwise "auto" could switch to a second engine while the first restarts, and every
+//! sandbox would look removed.
 
 mod archive;
 mod condition;
@@ -49,9 +49,10 @@ use tokio::sync::OnceCell;
 use errors::{Failure, OrGone};
 use locate::{Hosts, Located};
 
-/// How often a removal that the engine is already busy with is asked for again.
+/// The interval between two removal calls while the engine already removes the container.
 const REMOVAL_POLL: Duration = Duration::from_millis(100);
 
+/// An engine with the Docker API.
 #[derive(Debug)]
 pub struct DockerEngine {
     hosts: Hosts,
@@ -60,17 +61,18 @@ pub struct DockerEngine {
 }
 
 impl DockerEngine {
-    /// `host` is `auto` or `unix:///path/to/socket`. Nothing is contacted yet.
+    /// Creates the adapter without connecting yet. `host` is `auto` or `unix:///path/to/socket`.
     pub fn connect(host: &str) -> Result<Self, InvalidHost> {
         Ok(Self { hosts: Hosts::parse(host)?, located: OnceCell::new(), registries: Registries::default() })
     }
 
-    /// Signs in at these when it gets images from them.
+    /// Sets the registries at which pulls and builds sign in.
     pub fn with_registries(self, registries: Registries) -> Self {
         Self { registries, ..self }
     }
 
-    /// Every socket at which this engine is or may yet be found. Whoever can reach one of them owns the host.
+    /// Returns every socket at which this engine is or may be found. A process with access to one of them owns the
+    /// host.
     pub fn sockets(&self) -> Vec<PathBuf> {
         self.hosts.sockets()
     }
@@ -94,7 +96,7 @@ impl Engine for DockerEngine {
         Ok(EngineIdentity {
             kind: if podman { "podman" } else { "docker" }.to_owned(),
             version: version.version.unwrap_or_default(),
-            // Requests name no version, so the engine answers each in its own newest one.
+            // Requests name no API version, so the engine answers in its newest one.
             api_version: version.api_version.unwrap_or_default(),
             host: host.clone(),
         })
@@ -112,27 +114,27 @@ impl Engine for DockerEngine {
     async fn rename(&self, container: &ContainerId, name: &ContainerName) -> Result<(), EngineError> {
         let options = RenameContainerOptionsBuilder::default().name(name.as_str()).build();
         let answer = self.client().await?.rename_container(container.as_str(), options).await;
-        answer.map_err(|error| errors::of_rename(container, name, error))
+        answer.map_err(|error| errors::rename_error(container, name, error))
     }
 
     async fn create(&self, container: &ContainerSpec) -> Result<ContainerId, EngineError> {
         let name = CreateContainerOptions { name: Some(container.name.to_string()), ..Default::default() };
         let client = self.client().await?;
-        let own = match container.entry_point {
+        let program = match container.entry_point {
             Some(_) => {
                 let image = client.inspect_image(&container.image).await.or_gone(Operation::Create)?;
                 let missing = || EngineError::ImageNotFound { image: container.image.clone() };
-                create::Started::of(image.ok_or_else(missing)?)
+                create::ImageProgram::of(image.ok_or_else(missing)?)
             }
-            None => create::Started::default(),
+            None => create::ImageProgram::default(),
         };
-        let answer = client.create_container(Some(name), create::body(container, own)).await;
-        answer.map(|created| ContainerId::new(created.id)).map_err(|error| errors::of_create(container, error))
+        let answer = client.create_container(Some(name), create::body(container, program)).await;
+        answer.map(|created| ContainerId::new(created.id)).map_err(|error| errors::create_error(container, error))
     }
 
     async fn start(&self, container: &ContainerId) -> Result<(), EngineError> {
         let answer = self.client().await?.start_container(container.as_str(), None).await;
-        answer.map_err(|error| errors::of_container(Operation::Start, container, error))
+        answer.map_err(|error| errors::container_error(Operation::Start, container, error))
     }
 
     async fn inspect(&self, id_or_name: &str) -> Result<Option<Observed>, EngineError> {
@@ -151,16 +153,16 @@ impl Engine for DockerEngine {
 
     async fn pause(&self, container: &ContainerId) -> Result<(), EngineError> {
         let answer = self.client().await?.pause_container(container.as_str()).await;
-        answer.map_err(|error| errors::of_container(Operation::Pause, container, error))
+        answer.map_err(|error| errors::container_error(Operation::Pause, container, error))
     }
 
     async fn unpause(&self, container: &ContainerId) -> Result<(), EngineError> {
         let answer = self.client().await?.unpause_container(container.as_str()).await;
-        answer.map_err(|error| errors::of_container(Operation::Unpause, container, error))
+        answer.map_err(|error| errors::container_error(Operation::Unpause, container, error))
     }
 
     async fn stop(&self, container: &ContainerId, grace: Duration) -> Result<(), EngineError> {
-        // The engine counts in whole seconds. Rounded up, for a grace of zero is a kill.
+        // The engine counts in whole seconds. Rounding up keeps a short grace from becoming zero, which is a kill.
         let seconds = i32::try_from(grace.as_millis().div_ceil(1000)).unwrap_or(i32::MAX);
         let options = StopContainerOptionsBuilder::default().t(seconds).build();
         let answer = self.client().await?.stop_container(container.as_str(), Some(options)).await;
@@ -170,7 +172,7 @@ impl Engine for DockerEngine {
     async fn remove(&self, container: &ContainerId) -> Result<(), EngineError> {
         let docker = self.client().await?;
         let options = RemoveContainerOptionsBuilder::default().force(true).v(true).build();
-        // Someone else's removal may still fail, so it is asked again for ours rather than waited for theirs. The
+        // The removal in progress may still fail, so this call repeats its own instead of waiting for that one. The
         // caller's deadline ends the loop.
         loop {
             match docker.remove_container(container.as_str(), Some(options.clone())).await {
@@ -213,7 +215,7 @@ impl Engine for DockerEngine {
     }
 }
 
-/// What tells this instance's containers from all others, as a filter.
+/// Returns the label filter for this instance's containers.
 fn labels_of(instance: &InstanceName) -> Vec<String> {
     vec![format!("{}=true", labels::MANAGED), format!("{}={instance}", labels::INSTANCE)]
 }

@@ -1,5 +1,5 @@
-//! What an engine can do inside a container by itself. The core has no use for it: it is for sandboxes without an init,
-//! and for what an init without rights cannot do.
+//! Commands, files and statistics of a container through the engine's API: for sandboxes without init, and for actions
+//! that an unprivileged init cannot do. The core does not use it.
 
 use std::pin::Pin;
 
@@ -10,50 +10,55 @@ use sandbox_init::wire::Usage;
 use sandboxd_actors::domain::ids::ContainerId;
 use tokio::io::AsyncWrite;
 
+/// Access to the guest through the engine's API.
 #[async_trait]
 pub trait EngineGuest: Send + Sync + 'static {
-    /// Starts a command. That it could not be started may only show when it is looked at.
+    /// Starts a command. A failure to start may show only in [`look`](Self::look).
     async fn exec(&self, container: &ContainerId, command: Command) -> Result<Execution, GuestError>;
 
+    /// Returns the state of a command.
     async fn look(&self, execution: &str) -> Result<Look, GuestError>;
 
     async fn resize(&self, execution: &str, rows: u16, columns: u16) -> Result<(), GuestError>;
 
-    /// A file, or a directory with all that is in it, as a tar archive.
+    /// Returns a file, or a directory with its content, as a tar archive.
     async fn read_archive(&self, container: &ContainerId, path: &str) -> Result<Archive, GuestError>;
 
-    /// Puts what is in a tar archive into a directory.
+    /// Unpacks a tar archive into a directory.
     async fn write_archive(&self, container: &ContainerId, path: &str, archive: Upload) -> Result<(), GuestError>;
 
     async fn usage(&self, container: &ContainerId) -> Result<Usage, GuestError>;
 
-    async fn surroundings(&self, container: &ContainerId) -> Result<Surroundings, GuestError>;
+    async fn command_defaults(&self, container: &ContainerId) -> Result<CommandDefaults, GuestError>;
 }
 
 pub type Archive = BoxStream<'static, Result<Bytes, GuestError>>;
 pub type Upload = BoxStream<'static, std::io::Result<Bytes>>;
 
+/// A command to run in a container.
 #[derive(Debug, Clone, Default)]
 pub struct Command {
     pub arguments: Vec<String>,
-    /// `NAME=value`, on top of the container's own.
+    /// `NAME=value`, added to the container's environment.
     pub environment: Vec<String>,
     pub directory: Option<String>,
-    /// The container's own if absent.
+    /// `None`: the container's user.
     pub user: Option<String>,
     pub terminal: bool,
     pub input: bool,
-    /// Nobody listens to it.
+    /// The command has no input and no output streams.
     pub detached: bool,
 }
 
+/// A command that the engine was asked to start.
 #[derive(Debug)]
 pub struct Execution {
     pub id: String,
-    /// Absent if it is detached.
+    /// `None` for a detached command.
     pub streams: Option<Streams>,
 }
 
+/// The input and output of a command.
 pub struct Streams {
     pub output: BoxStream<'static, Result<Output, GuestError>>,
     pub input: Pin<Box<dyn AsyncWrite + Send>>,
@@ -65,79 +70,80 @@ impl std::fmt::Debug for Streams {
     }
 }
 
+/// A piece of a command's output.
 #[derive(Debug)]
 pub enum Output {
     Stdout(Bytes),
     Stderr(Bytes),
 }
 
-/// How a command is.
+/// The state of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Look {
-    /// As the engine's host numbers it; absent if it was never started.
+    /// The process id on the engine's host; `None` if the command was never started.
     pub process: Option<i32>,
-    /// Once it has ended. Above 128, most likely a signal.
+    /// Set once the command has ended. A code above 128 most likely means a signal.
     pub exit_code: Option<i32>,
 }
 
-/// What a container's commands find without being told.
+/// The defaults of a container for its commands.
 #[derive(Debug, Clone, Default)]
-pub struct Surroundings {
+pub struct CommandDefaults {
     pub directory: String,
-    /// A name or a number, and perhaps a group's behind a colon; empty for root.
+    /// A name or a number, optionally with a group after a colon; empty for root.
     pub user: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum GuestError {
-    #[error("there is no such file or directory")]
+    #[error("no such file or directory")]
     NotFound,
     #[error("the file system is read-only")]
     ReadOnly,
-    #[error("it is not a directory")]
+    #[error("not a directory")]
     NotADirectory,
-    #[error("the engine refused it: {0}")]
+    #[error("the engine refused the call: {0}")]
     Refused(String),
-    /// It cannot be reached, or the container is gone.
-    #[error("the engine did not do it: {0}")]
+    /// The engine cannot be reached, or the container is gone.
+    #[error("the engine call failed: {0}")]
     Engine(String),
 }
 
-/// An engine without a way in.
+/// An engine without access to the guest. Every call fails.
 #[derive(Debug, Clone, Copy)]
-pub struct Closed;
+pub struct NoGuestAccess;
 
 #[async_trait]
-impl EngineGuest for Closed {
+impl EngineGuest for NoGuestAccess {
     async fn exec(&self, _: &ContainerId, _: Command) -> Result<Execution, GuestError> {
-        closed()
+        no_access()
     }
 
     async fn look(&self, _: &str) -> Result<Look, GuestError> {
-        closed()
+        no_access()
     }
 
     async fn resize(&self, _: &str, _: u16, _: u16) -> Result<(), GuestError> {
-        closed()
+        no_access()
     }
 
     async fn read_archive(&self, _: &ContainerId, _: &str) -> Result<Archive, GuestError> {
-        closed()
+        no_access()
     }
 
     async fn write_archive(&self, _: &ContainerId, _: &str, _: Upload) -> Result<(), GuestError> {
-        closed()
+        no_access()
     }
 
     async fn usage(&self, _: &ContainerId) -> Result<Usage, GuestError> {
-        closed()
+        no_access()
     }
 
-    async fn surroundings(&self, _: &ContainerId) -> Result<Surroundings, GuestError> {
-        closed()
+    async fn command_defaults(&self, _: &ContainerId) -> Result<CommandDefaults, GuestError> {
+        no_access()
     }
 }
 
-fn closed<T>() -> Result<T, GuestError> {
-    Err(GuestError::Engine("it has no way into its containers".to_owned()))
+fn no_access<T>() -> Result<T, GuestError> {
+    Err(GuestError::Engine("this engine gives no access to the inside of its containers".to_owned()))
 }

@@ -1,4 +1,4 @@
-//! Which IPv4 addresses are in use on this host, and which blocks are free for a network.
+//! The IPv4 addresses in use on this host, and the blocks that are free for a network.
 
 use std::collections::HashSet;
 use std::io;
@@ -6,15 +6,16 @@ use std::net::Ipv4Addr;
 
 use sandboxd_actors::domain::subnet::Subnet;
 
-/// Routes and addresses of every routing table, as the kernel shows them.
+/// The kernel's list of routes and addresses of every routing table.
 const ROUTES: &str = "/proc/net/fib_trie";
 
-/// A resolver behind the default route would be out of reach if a network took its address.
+/// A network must not cover the address of a resolver behind the default route.
 const RESOLVERS: &str = "/etc/resolv.conf";
 
-/// A route for more addresses than this is a default route, also if it is written as two halves.
+/// A route with at most this prefix length is a default route, even if it is split in two halves.
 const DEFAULT_ROUTE: u8 = 7;
 
+/// The routes and addresses of this host.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct HostNetwork {
     routes: Vec<Subnet>,
@@ -23,13 +24,14 @@ pub(super) struct HostNetwork {
 
 impl HostNetwork {
     pub(super) fn read() -> io::Result<Self> {
-        let mut host = Self::of_routes(&std::fs::read_to_string(ROUTES)?);
+        let mut host = Self::from_routes(&std::fs::read_to_string(ROUTES)?);
         host.routes.extend(resolvers(&std::fs::read_to_string(RESOLVERS).unwrap_or_default()));
         Ok(host)
     }
 
-    /// In the kernel's table a line `|-- 10.1.0.0` is followed by one line `/16 universe UNICAST` for each of its routes.
-    pub(super) fn of_routes(trie: &str) -> Self {
+    /// Parses the kernel's list: a line `|-- 10.1.0.0` is followed by one line `/16 universe UNICAST` for each of its
+    /// routes.
+    pub(super) fn from_routes(trie: &str) -> Self {
         let mut host = HostNetwork::default();
         let mut current = None;
         for line in trie.lines().map(str::trim) {
@@ -48,18 +50,18 @@ impl HostNetwork {
         host
     }
 
-    /// Whether the address belongs to an interface of this host.
+    /// Returns whether the address belongs to an interface of this host.
     pub(super) fn has(&self, address: Ipv4Addr) -> bool {
         self.addresses.contains(&address)
     }
 
-    /// Whether no route, address or resolver of this host lies in the block.
+    /// Returns whether no route, address or resolver of this host lies in the block.
     pub(super) fn is_free(&self, block: Subnet) -> bool {
         !self.routes.iter().any(|route| route.overlaps(block))
     }
 
-    /// A block of private addresses that is neither in use here nor among `taken`. Those that Docker takes by default
-    /// come first: hosts and their surroundings tend to keep them free.
+    /// Returns a block of private addresses that is neither in use on this host nor among `taken`. Docker's default
+    /// blocks come first: networks around a host tend to keep them free.
     pub(super) fn free_block(&self, prefix: u8, taken: &[Subnet]) -> Option<Subnet> {
         let private = [([172, 16, 0, 0], 12), ([10, 0, 0, 0], 8), ([192, 168, 0, 0], 16)];
         private
@@ -70,7 +72,7 @@ impl HostNetwork {
     }
 }
 
-/// Whether this host has an interface of this name. `/sys/class/net` may show another network namespace.
+/// Returns whether this host has an interface of this name. `/sys/class/net` may show another network namespace.
 pub(super) fn has_interface(name: &str) -> bool {
     let interfaces = std::fs::read_to_string("/proc/net/dev").unwrap_or_default();
     interfaces.lines().any(|line| line.split_once(':').is_some_and(|(interface, _)| interface.trim() == name))
@@ -111,7 +113,7 @@ Id 200:
 
     #[test]
     fn routes_of_every_table_are_in_use_and_a_default_route_is_not() {
-        let host = HostNetwork::of_routes(TRIE);
+        let host = HostNetwork::from_routes(TRIE);
         for (block, is_free) in [
             ("10.144.0.0/16", false),
             ("10.144.7.0/24", false),
@@ -130,7 +132,7 @@ Id 200:
 
     #[test]
     fn the_first_block_that_neither_side_uses_is_taken() {
-        let host = HostNetwork::of_routes(TRIE);
+        let host = HostNetwork::from_routes(TRIE);
         assert_eq!(host.free_block(16, &[]), Some(subnet("172.20.0.0/16")));
         assert_eq!(host.free_block(16, &[subnet("172.20.1.0/24")]), Some(subnet("172.21.0.0/16")));
         assert_eq!(host.free_block(16, &[subnet("172.16.0.0/12")]), Some(subnet("10.0.0.0/16")));

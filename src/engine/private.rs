@@ -1,14 +1,14 @@
-//! A Docker engine of our own, for a host on which none answers.
+//! A private Docker engine, for a host without an engine.
 //!
 //! ```text
 //! start ─▶ alive from an earlier run? ─ yes ─▶ adopted ─┐
-//!                     └─ no ─▶ spawned ─────────────────┴─▶ answers ─▶ ended? ─▶ pause ─▶ spawned …
+//!                     └─ no ─▶ spawned ─────────────────┴─▶ answers ─▶ exited? ─▶ pause ─▶ spawned …
 //! ```
 //!
-//! It is a `dockerd` with data, sockets, bridge and addresses of its own. It restores containers that outlived it, so
-//! neither its end nor that of the service ends a sandbox: both may be killed, and the next start takes over what is
-//! still there. It writes the host's firewall rules like any Docker engine, which is why it is only for a host without
-//! one.
+//! The private engine is a `dockerd` with its own data, sockets, bridge and addresses. It restores containers that
+//! outlived it, so neither its exit nor that of the service ends a sandbox: both may be killed, and the next start
+//! adopts the running containers. Like any Docker engine it writes the host's firewall rules, so it is only for a host
+//! without another one.
 
 mod bridge;
 mod process;
@@ -30,42 +30,44 @@ use tokio_util::task::AbortOnDropHandle;
 use super::docker::DockerEngine;
 use process::Process;
 
-/// From its start to its first answer.
+/// From the start of dockerd to its first answer.
 const START_LIMIT: Duration = Duration::from_secs(60);
 const START_POLL: Duration = Duration::from_millis(50);
-/// From the request to end to its end.
+/// From the stop signal to the exit.
 const STOP_LIMIT: Duration = Duration::from_secs(30);
 
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
-/// One that ran this long did not end because of how it was started.
+/// An engine that ran this long did not exit because of its start.
 const SETTLED: Duration = Duration::from_secs(60);
 
 const LOG_LIMIT: u64 = 16 << 20;
 
+/// Why the private engine does not run.
 #[derive(Debug, thiserror::Error)]
 pub enum PrivateEngineError {
-    #[error("a private engine needs root")]
+    #[error("a private engine needs root; run the service as root or set engine.private = false")]
     NotRoot,
-    #[error("there is no {program} in the PATH or in /usr/sbin to run a private engine with (Debian: {package})")]
+    #[error("{program} is neither in PATH nor in /usr/sbin; the private engine needs it (Debian: {package})")]
     NoProgram { program: &'static str, package: &'static str },
-    #[error("the private engine's {path} cannot be prepared: {error}")]
-    Place { path: PathBuf, error: io::Error },
-    #[error("every block of 10.0.0.0/8 is routed on this host, none is left for the private engine")]
+    #[error("cannot prepare {path} for the private engine: {error}")]
+    Prepare { path: PathBuf, error: io::Error },
+    #[error("no free addresses for the private engine: every /16 block of 10.0.0.0/8 is routed on this host")]
     NoAddresses,
-    #[error("the routes of this host cannot be read: {0}")]
+    #[error("cannot read the routes of this host: {0}")]
     Routes(io::Error),
     #[error("`{command}` failed: {message}")]
     Bridge { command: String, message: String },
-    #[error("dockerd cannot be started: {0}")]
+    #[error("cannot start dockerd: {0}")]
     Spawn(io::Error),
-    #[error("dockerd ended while starting; see {log}")]
+    #[error("dockerd exited during its start; see {log}")]
     Ended { log: PathBuf },
     #[error("dockerd did not answer within {START_LIMIT:?}; see {log}")]
     Silent { log: PathBuf },
 }
 
-/// Runs until [`PrivateEngine::stop`]. Dropped, it leaves the engine running for the next start to find.
+/// A running private engine. [`PrivateEngine::stop`] stops it. Dropping it leaves the engine running for the next
+/// start.
 #[derive(Debug)]
 pub struct PrivateEngine {
     host: String,
@@ -74,7 +76,7 @@ pub struct PrivateEngine {
 }
 
 impl PrivateEngine {
-    /// Starts the engine whose data lives in `directory`, or finds it running, and waits until it answers.
+    /// Starts the engine whose data is in `directory`, or adopts it if it runs, and waits until it answers.
     pub async fn start(directory: &Path) -> Result<Self, PrivateEngineError> {
         let engine = Dockerd::prepare(directory)?;
         let mut process = match Process::alive(&engine.pid_file(), &engine.runtime) {
@@ -94,12 +96,12 @@ impl PrivateEngine {
         Ok(Self { host, stop, supervisor })
     }
 
-    /// Where it answers, for [`DockerEngine::connect`].
+    /// Returns the engine's host, for [`DockerEngine::connect`].
     pub fn host(&self) -> &str {
         &self.host
     }
 
-    /// Ends the engine, not its containers.
+    /// Stops the engine, not its containers.
     pub async fn stop(self) {
         self.stop.cancel();
         let _ = self.supervisor.await;
@@ -108,9 +110,9 @@ impl PrivateEngine {
 
 struct Dockerd {
     program: PathBuf,
-    /// What lasts: images, containers, networks, the log.
+    /// Persistent data: images, containers, networks, the log.
     directory: PathBuf,
-    /// What ends with the host. Short, because the path of a socket is limited to 108 bytes.
+    /// Data until the next boot. The path is short, because the path of a socket is limited to 108 bytes.
     runtime: PathBuf,
     id: String,
 }
@@ -121,17 +123,17 @@ impl Dockerd {
             return Err(PrivateEngineError::NotRoot);
         }
         let program = find("dockerd", "docker.io")?;
-        let made = |path: &Path| {
-            let failed = |error| PrivateEngineError::Place { path: path.to_owned(), error };
+        let create = |path: &Path| {
+            let failed = |error| PrivateEngineError::Prepare { path: path.to_owned(), error };
             fs::create_dir_all(path).and_then(|()| path.canonicalize()).map_err(failed)
         };
-        let directory = made(directory)?;
+        let directory = create(directory)?;
         let id = format!("{:08x}", super::fnv1a(directory.as_os_str().as_encoded_bytes()));
-        let runtime = made(Path::new(&format!("/run/sandboxd-private-{id}")))?;
-        // The host's own /etc/docker/daemon.json is for another engine. This one is for whoever needs more of this one.
+        let runtime = create(Path::new(&format!("/run/sandboxd-private-{id}")))?;
+        // The host's /etc/docker/daemon.json is for another engine. The operator may configure this engine here.
         let config = directory.join("daemon.json");
         if !config.exists() {
-            fs::write(&config, "{}\n").map_err(|error| PrivateEngineError::Place { path: config, error })?;
+            fs::write(&config, "{}\n").map_err(|error| PrivateEngineError::Prepare { path: config, error })?;
         }
         Ok(Self { program, directory, runtime, id })
     }
@@ -154,7 +156,7 @@ impl Dockerd {
 
     async fn spawn(&self) -> Result<Process, PrivateEngineError> {
         let bridge = bridge::up(&self.id, &self.directory.join("block")).await?;
-        // A pid file that outlived its process keeps the next one from starting.
+        // dockerd does not start while a pid file of an earlier process exists.
         for file in [self.pid_file(), self.runtime.join("exec/containerd/containerd.pid")] {
             if Process::alive(&file, &self.runtime).is_none() {
                 let _ = fs::remove_file(file);
@@ -165,7 +167,7 @@ impl Dockerd {
             option.push(value);
             option
         };
-        let log = self.open_log().map_err(|error| PrivateEngineError::Place { path: self.log(), error })?;
+        let log = self.open_log().map_err(|error| PrivateEngineError::Prepare { path: self.log(), error })?;
         let mut command = Command::new(&self.program);
         command
             .arg(format!("--host={}", self.host()))
@@ -175,7 +177,7 @@ impl Dockerd {
             .arg(option("pidfile", &self.pid_file()))
             .arg(format!("--bridge={}", bridge.name))
             .arg(format!("--default-address-pool=base={},size=24", bridge.pool))
-            // Where the host runs a containerd, it is shared, and this is what keeps us apart.
+            // The engine shares a containerd of the host, separated by the namespace.
             .arg(format!("--containerd-namespace=sandboxd-{}", self.id))
             .arg(format!("--containerd-plugins-namespace=sandboxd-{}-plugins", self.id))
             .args(["--group=root", "--live-restore"])
@@ -183,14 +185,14 @@ impl Dockerd {
             .stdin(Stdio::null())
             .stderr(log.try_clone().map_err(PrivateEngineError::Spawn)?)
             .stdout(log)
-            // An interrupt at the terminal is for the service.
+            // An interrupt at the terminal must reach the service only.
             .process_group(0);
-        // What the service manager tells the service is not meant for its child.
+        // The service manager's variables are for the service, not for its child.
         for variable in ["NOTIFY_SOCKET", "LISTEN_FDS", "LISTEN_PID", "WATCHDOG_USEC", "WATCHDOG_PID", "DOCKER_HOST"] {
             command.env_remove(variable);
         }
         let process = command.spawn().and_then(Process::child).map_err(PrivateEngineError::Spawn)?;
-        tracing::info!(host = self.host(), "started a private engine");
+        tracing::info!(host = self.host(), "private engine started");
         Ok(process)
     }
 
@@ -208,7 +210,7 @@ impl Dockerd {
             let since = Instant::now();
             tokio::select! {
                 () = stop.cancelled() => return self.end(process).await,
-                () = process.ended() => tracing::error!(log = %self.log().display(), "the private engine ended"),
+                () = process.ended() => tracing::error!(log = %self.log().display(), "private engine exited"),
             }
             if since.elapsed() > SETTLED {
                 pause = FIRST_PAUSE;
@@ -220,7 +222,7 @@ impl Dockerd {
                 }
                 match self.spawn().await {
                     Ok(process) => break process,
-                    Err(error) => tracing::error!(%error, "the private engine cannot be started again"),
+                    Err(error) => tracing::error!(%error, "cannot restart the private engine; retrying"),
                 }
             };
         }
@@ -230,20 +232,20 @@ impl Dockerd {
         let idle = self.is_idle().await;
         process.signal(Signal::TERM);
         if tokio::time::timeout(STOP_LIMIT, process.ended()).await.is_err() {
-            tracing::warn!("the private engine does not stop, killing it");
+            tracing::warn!("private engine did not stop in time; killing it");
             process.signal(Signal::KILL);
             process.ended().await;
         }
-        // Running sandboxes still need both.
+        // Running sandboxes still need the bridge and the mount.
         if idle {
             bridge::down(&self.id).await;
-            // It mounts its data onto itself, and forgets to undo that once it was killed.
+            // dockerd mounts its data onto itself, and does not unmount it after a kill.
             let _ = rustix::mount::unmount(self.data(), UnmountFlags::empty());
         }
-        tracing::info!("stopped the private engine");
+        tracing::info!("private engine stopped");
     }
 
-    /// Whether it is certain that no container runs.
+    /// Returns whether certainly no container runs.
     async fn is_idle(&self) -> bool {
         let Ok(docker) = bollard::Docker::connect_with_unix(&self.host(), 5, bollard::API_DEFAULT_VERSION) else {
             return false;
@@ -260,7 +262,7 @@ impl Dockerd {
     }
 }
 
-/// The PATH, and where Debian keeps the programs of an administrator.
+/// Returns `PATH` extended by Debian's directories for system administration.
 fn search_path() -> OsString {
     let mut path = std::env::var_os("PATH").unwrap_or_default();
     path.push(":/usr/sbin:/sbin");

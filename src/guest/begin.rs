@@ -1,8 +1,8 @@
-//! The last look at a sandbox that its engine has started: whether the directory that is mounted in it is its volume.
+//! The last check of a started sandbox: whether the mounted directory is its volume.
 //!
-//! The engine looks the volume's path up by itself, after it was checked. So it is looked up again after the engine has
-//! mounted it, without following any link, and the directory that is there now has to be the one in the sandbox: a mount
-//! keeps its directory, so no other can have its number.
+//! The engine resolves the volume's path itself, after the service has checked it. So the service resolves the path
+//! again after the engine has mounted it, without following links, and compares it with the directory in the sandbox. A
+//! mount keeps its directory alive, so no other directory can have its inode number.
 
 use rustix::io::Errno;
 use sandbox_init::wire::{Event, Failure, Request};
@@ -16,46 +16,47 @@ use crate::guest::via_engine::processes;
 use crate::storage::file_system::Directory;
 
 impl GuestsOnDisk {
-    /// Asks init, which runs before any program of the sandbox, and lets it start the program.
+    /// Checks with init, which runs before any program of the sandbox, and lets it start the program.
     pub(super) async fn begin_with_init(&self, started: Started<'_>) -> Result<(), NotBegun> {
-        let interior = self.of(started.session).ok_or_else(|| NotBegun::Init("it is not known".to_owned()))?;
+        let link =
+            self.of(started.session).ok_or_else(|| NotBegun::Init("the service has no guest link to it".to_owned()))?;
         let volume = self.volume(&started).await?;
         let (device, inode) = (volume.device, volume.inode);
-        match told(&*interior, &Request::Mounted { path: started.target.into(), device, inode }).await? {
+        match send(&*link, &Request::Mounted { path: started.target.into(), device, inode }).await? {
             Ok(()) => {}
             Err(failure) if failure.errno == Errno::STALE.raw_os_error() => return Err(changed()),
             Err(failure) => {
-                return Err(NotBegun::Volume(format!("cannot be looked at in the sandbox: {}", words(failure))));
+                return Err(NotBegun::Volume(format!("cannot be checked in the sandbox: {}", message_of(failure))));
             }
         }
-        let_begin(&*interior).await
+        let_begin(&*link).await
     }
 
-    /// Looks from outside, where there is no init to ask. A process cannot change how the kernel lists its mounts without
-    /// a capability that sandboxes do not have.
+    /// Checks from the host, for a sandbox without init. A process cannot change the kernel's list of its mounts
+    /// without a capability that sandboxes do not have.
     pub(super) async fn check_mounted(&self, started: Started<'_>) -> Result<(), NotBegun> {
         let volume = self.volume(&started).await?;
         let (container, target) = (started.container.to_string(), started.target.to_owned());
-        let look = self.on_disk(move |_| {
+        let check = self.on_disk(move |_| {
             let Some(process) = processes::any_of(&container) else { return Ok(None) };
-            let meant = mount_table::of_directory(&volume)?;
-            Ok(Some(mount_table::of_process(process, &target)? == Some(meant)))
+            let expected = mount_table::of_directory(&volume)?;
+            Ok(Some(mount_table::of_process(process, &target)? == Some(expected)))
         });
-        match look.await {
+        match check.await {
             Ok(Some(true)) => Ok(()),
             Ok(Some(false)) => Err(changed()),
-            // It has ended, which is found next, or its engine is on another host, and so is its volume.
+            // The sandbox has ended, which the next step finds, or its engine and its volume are on another host.
             Ok(None) => {
-                tracing::debug!(container.id = %started.container, "the mounts of a sandbox cannot be seen from here");
+                tracing::debug!(container.id = %started.container, "mounts not visible; volume not checked");
                 Ok(())
             }
-            Err(error) => Err(NotBegun::Volume(format!("cannot be looked at in the sandbox: {error}"))),
+            Err(error) => Err(NotBegun::Volume(format!("cannot be checked in the sandbox: {error}"))),
         }
     }
 
     async fn volume(&self, started: &Started<'_>) -> Result<Directory, NotBegun> {
         let opened = self.file_system.open_source(started.volume.as_path()).await;
-        opened.map_err(|error| NotBegun::Volume(format!("cannot be opened any more: {error}")))
+        opened.map_err(|error| NotBegun::Volume(format!("can no longer be opened: {error}")))
     }
 }
 
@@ -65,29 +66,30 @@ fn changed() -> NotBegun {
 
 /// Lets init start the program.
 async fn let_begin(init: &dyn Entrance) -> Result<(), NotBegun> {
-    match told(init, &Request::Begin {}).await? {
+    match send(init, &Request::Begin {}).await? {
         Ok(()) => Ok(()),
-        // It did not wait, or has begun before this service was started.
+        // Init did not wait, or an earlier process of the service has let it begin.
         Err(failure) if failure.errno == Errno::EXIST.raw_os_error() => Ok(()),
-        // An init of an earlier version does not know the request, which it says without a number, and does not wait.
+        // An init of an earlier version does not know the request, which it reports without an error number, and does
+        // not wait.
         Err(_) if !waits(init).await.unwrap_or(true) => Ok(()),
-        Err(failure) => Err(NotBegun::Init(words(failure))),
+        Err(failure) => Err(NotBegun::Init(message_of(failure))),
     }
 }
 
-/// What init says to a request that it does or refuses.
-async fn told(init: &dyn Entrance, request: &Request) -> Result<Result<(), Failure>, NotBegun> {
+/// Sends a request, and returns whether init did it.
+async fn send(init: &dyn Entrance, request: &Request) -> Result<Result<(), Failure>, NotBegun> {
     let failed = |error: &dyn std::fmt::Display| NotBegun::Init(error.to_string());
-    let conversation = init.open_stream(request).await.map_err(|error| failed(&error))?;
-    match conversation.answer().await {
+    let stream = init.open_stream(request).await.map_err(|error| failed(&error))?;
+    match stream.answer().await {
         Ok(Event::Done {}) => Ok(Ok(())),
-        Ok(_) => Err(NotBegun::Init("it said something that makes no sense".to_owned())),
+        Ok(_) => Err(NotBegun::Init("it sent an invalid response".to_owned())),
         Err(GuestStreamError::Failed(failure)) => Ok(Err(failure)),
         Err(error) => Err(failed(&error)),
     }
 }
 
-fn words(failure: Failure) -> String {
+fn message_of(failure: Failure) -> String {
     GuestStreamError::Failed(failure).to_string()
 }
 
@@ -102,7 +104,7 @@ mod tests {
     use super::*;
     use crate::guest::stream::GuestStream;
 
-    /// An init of an earlier version, to which `Begin` is no request.
+    /// An init of an earlier version, which does not know `Begin`.
     struct Earlier {
         waits: bool,
     }
@@ -124,7 +126,7 @@ mod tests {
                 let mut frame = Vec::new();
                 wire::put_message(&mut frame, Kind::Event, &answer);
                 theirs.write_all(&frame).await.expect("the other end is open");
-                // A socket that is closed with a request unread takes its answer back.
+                // Closing a socket with an unread request would discard the answer.
                 theirs.read_to_end(&mut frame).await.expect("the other end is closed");
             });
             Ok(GuestStream::open(ours, request).await?)
@@ -137,8 +139,8 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_init_that_waits_and_cannot_be_told_to_begin_has_not_begun() {
-        let told = let_begin(&Earlier { waits: true }).await;
-        assert_eq!(told, Err(NotBegun::Init("malformed".to_owned())));
+    async fn a_waiting_init_that_refuses_to_begin_has_not_begun() {
+        let outcome = let_begin(&Earlier { waits: true }).await;
+        assert_eq!(outcome, Err(NotBegun::Init("malformed".to_owned())));
     }
 }

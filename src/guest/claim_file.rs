@@ -1,4 +1,4 @@
-//! The copy of a claim beside its sandbox's socket. Only a service whose journal is new reads it.
+//! The copy of a claim beside the sandbox's socket. Only a service with a new journal reads it.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -21,11 +21,11 @@ struct Stored {
     container: String,
     labels: BTreeMap<String, String>,
     environment: BTreeMap<String, String>,
-    /// The host's path, by where it is mounted.
+    /// The path on the host, by the mount's target.
     mounts: BTreeMap<String, String>,
 }
 
-/// Writes the copy: there as a whole, or not at all. It is not flushed; see [`flush`].
+/// Writes the copy atomically. It is not flushed; see [`flush`].
 pub(super) fn write(directory: &Path, claim: &Claim) -> io::Result<()> {
     let text = |(name, value): (&str, &str)| (name.to_owned(), value.to_owned());
     let stored = Stored {
@@ -41,7 +41,7 @@ pub(super) fn write(directory: &Path, claim: &Claim) -> io::Result<()> {
     fs::rename(draft, path)
 }
 
-/// Flushes the copy, and the renames that led to it, to disk.
+/// Flushes the copy, and the renames of its directories, to disk.
 pub(super) fn flush(directory: &Path) -> io::Result<()> {
     File::open(directory.join(CLAIM))?.sync_all()?;
     File::open(directory)?.sync_all()?;
@@ -50,7 +50,8 @@ pub(super) fn flush(directory: &Path) -> io::Result<()> {
 
 pub(super) fn read(directory: &Path, session: SessionId) -> io::Result<Claim> {
     let stored: Stored = serde_json::from_slice(&fs::read(directory.join(CLAIM))?).map_err(io::Error::other)?;
-    let chat = stored.labels.get(labels::CHAT_ID).ok_or_else(|| io::Error::other("it names no chat"))?;
+    let chat =
+        stored.labels.get(labels::CHAT_ID).ok_or_else(|| io::Error::other("the copy of the claim has no chat id"))?;
     let source = |(target, source): (String, String)| {
         Ok((target, HostPath::from_canonical(Path::new(&source)).map_err(io::Error::other)?))
     };

@@ -1,4 +1,4 @@
-//! One sandbox's socket: init connects to it, and is then handed a socket for each conversation.
+//! The guest link: init connects to the sandbox's socket, and is passed a socket for each guest stream.
 
 use std::fmt;
 use std::fs::{self, OpenOptions, Permissions};
@@ -25,23 +25,23 @@ use tokio_util::task::AbortOnDropHandle;
 use super::{Entrance, SOCKET};
 use crate::guest::stream::GuestStream;
 
-/// How long whoever connects may take to say who it is.
+/// The time limit of a client for its hello.
 const HELLO_LIMIT: Duration = Duration::from_secs(1);
 
-/// How many may be about to. Anything in the sandbox can connect, and only init has something to say.
-const STRANGERS: usize = 16;
+/// The most clients that have not sent a hello. Any process of the sandbox can connect, and only init has the secret.
+const MAX_PENDING: usize = 16;
 
-/// How long a request waits for an init that is not there, such as after a restart of the service.
+/// The time limit of a request for init to connect, such as after a restart of the service.
 const LINK_LIMIT: Duration = Duration::from_secs(5);
 
-/// Buffers of a guest stream's socket, in the direction of init. Init chooses its own for the other direction: they count
-/// against the sandbox's memory.
+/// The buffer of a guest stream's socket, in the direction of init. Init chooses the buffer of the other direction,
+/// because it counts against the sandbox's memory.
 const SEND_BUFFER: usize = 64 << 10;
 
-/// How many streams of files and trees one sandbox may have at a time. Further ones wait, in the order they came.
+/// The most streams of files and trees of one sandbox. Further ones wait in order.
 const FILE_STREAMS: usize = 1024;
 
-/// How long a stream waits for others to end.
+/// The time limit of a stream for others to end.
 const STREAM_LIMIT: Duration = Duration::from_secs(10);
 
 /// Why a guest stream could not be opened.
@@ -50,7 +50,7 @@ pub enum Unreachable {
     /// Init did not answer.
     #[error("the sandbox's init cannot be reached: {0}")]
     Silent(String),
-    #[error("the sandbox has {FILE_STREAMS} open streams of files, and none has ended within {STREAM_LIMIT:?}")]
+    #[error("{FILE_STREAMS} file streams are open in the sandbox, and none ended within {STREAM_LIMIT:?}; retry later")]
     Busy,
 }
 
@@ -71,45 +71,50 @@ impl GuestLink {
     pub(super) fn listen(directory: &Path, secret: Secret) -> io::Result<Self> {
         let listener = bind(directory)?;
         let (link, linked) = watch::channel(None);
-        let reader = tokio::spawn(welcome(listener, secret, link));
+        let reader = tokio::spawn(accept_init(listener, secret, link));
         let file_streams = Arc::new(Semaphore::new(FILE_STREAMS));
         Ok(Self { link: linked, file_streams, _listening: AbortOnDropHandle::new(reader) })
     }
 
-    /// Init itself, as this service sees it, which the kernel says and nobody else.
+    /// Returns the process id of init, as the kernel reports it.
     pub(super) async fn process(&self) -> Result<Pid, Unreachable> {
         let mut link = self.link.clone();
-        let silent = |_| Unreachable::Silent(format!("it did not connect within {LINK_LIMIT:?}"));
-        let linked = tokio::time::timeout(LINK_LIMIT, link.wait_for(Option::is_some)).await.map_err(silent)?;
-        let linked = linked.map_err(|_| Unreachable::Silent("it is gone".into()))?.clone();
-        let linked = linked.ok_or_else(|| Unreachable::Silent("it is gone".into()))?;
+        let timed_out = |_| Unreachable::Silent(format!("it did not connect within {LINK_LIMIT:?}"));
+        let linked = tokio::time::timeout(LINK_LIMIT, link.wait_for(Option::is_some)).await.map_err(timed_out)?;
+        let linked = linked.map_err(|_| Unreachable::Silent("the guest link is closed".into()))?.clone();
+        let linked = linked.ok_or_else(|| Unreachable::Silent("the guest link is closed".into()))?;
         Ok(socket_peercred(&*linked).map_err(io::Error::from)?.pid)
     }
 
     async fn file_stream(&self) -> Result<OwnedSemaphorePermit, Unreachable> {
-        let place = tokio::time::timeout(STREAM_LIMIT, Arc::clone(&self.file_streams).acquire_owned()).await;
-        place.map_err(|_| Unreachable::Busy)?.map_err(|_| Unreachable::Busy)
+        let permit = tokio::time::timeout(STREAM_LIMIT, Arc::clone(&self.file_streams).acquire_owned()).await;
+        permit.map_err(|_| Unreachable::Busy)?.map_err(|_| Unreachable::Busy)
     }
 
     async fn open_stream_eventually(&self, request: &Request) -> Result<GuestStream, Unreachable> {
         let mut link = self.link.clone();
         loop {
-            let linked =
-                link.wait_for(Option::is_some).await.map_err(|_| Unreachable::Silent("it is gone".into()))?.clone();
+            let linked = link
+                .wait_for(Option::is_some)
+                .await
+                .map_err(|_| Unreachable::Silent("the guest link is closed".into()))?
+                .clone();
             let Some(linked) = linked else { continue };
             let (ours, theirs) = std::os::unix::net::UnixStream::pair()?;
             for half in [&ours, &theirs] {
                 set_socket_send_buffer_size(half, SEND_BUFFER).map_err(io::Error::from)?;
             }
             ours.set_nonblocking(true)?;
-            let conversation = GuestStream::open(UnixStream::from_std(ours)?, request).await?;
-            match hand_over(&linked, theirs.into()).await {
-                Ok(()) => return Ok(conversation),
-                // It has just gone; whoever watches it will say so.
+            let stream = GuestStream::open(UnixStream::from_std(ours)?, request).await?;
+            match pass_socket(&linked, theirs.into()).await {
+                Ok(()) => return Ok(stream),
+                // The connection has just closed. The task that watches it clears the link.
                 Err(_) => {
-                    let same =
+                    let is_replaced =
                         |now: &Option<Arc<UnixStream>>| now.as_ref().is_none_or(|now| !Arc::ptr_eq(now, &linked));
-                    link.wait_for(same).await.map_err(|_| Unreachable::Silent("it is gone".into()))?;
+                    link.wait_for(is_replaced)
+                        .await
+                        .map_err(|_| Unreachable::Silent("the guest link is closed".into()))?;
                 }
             }
         }
@@ -119,24 +124,24 @@ impl GuestLink {
 #[async_trait]
 impl Entrance for GuestLink {
     async fn open_stream(&self, request: &Request) -> Result<GuestStream, Unreachable> {
-        let place = match opens_file_stream(request) {
+        let permit = match opens_file_stream(request) {
             true => Some(self.file_stream().await?),
             false => None,
         };
-        let silent = |_| Unreachable::Silent(format!("it did not connect within {LINK_LIMIT:?}"));
-        let conversation =
-            tokio::time::timeout(LINK_LIMIT, self.open_stream_eventually(request)).await.map_err(silent)??;
-        Ok(conversation.holding(place))
+        let timed_out = |_| Unreachable::Silent(format!("it did not connect within {LINK_LIMIT:?}"));
+        let stream =
+            tokio::time::timeout(LINK_LIMIT, self.open_stream_eventually(request)).await.map_err(timed_out)??;
+        Ok(stream.with_permit(permit))
     }
 }
 
-/// Whether a request opens a stream that lasts as long as its caller takes to read or write it.
+/// Returns whether a request opens a stream that lasts as long as its caller takes to read or write.
 fn opens_file_stream(request: &Request) -> bool {
     use Request::*;
     matches!(request, Read { .. } | ReadDirectory { .. } | Write { .. } | ReadTree { .. } | WriteTree { .. })
 }
 
-async fn hand_over(link: &UnixStream, socket: OwnedFd) -> io::Result<()> {
+async fn pass_socket(link: &UnixStream, socket: OwnedFd) -> io::Result<()> {
     let send = || {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut attached = SendAncillaryBuffer::new(&mut space);
@@ -148,7 +153,7 @@ async fn hand_over(link: &UnixStream, socket: OwnedFd) -> io::Result<()> {
     link.async_io(Interest::WRITABLE, send).await
 }
 
-/// The path of a socket may be at most 107 bytes long, and `state.dir` may be anywhere.
+/// Binds the socket through a descriptor: the path of a socket is limited to 107 bytes, and `state.dir` may be longer.
 fn bind(directory: &Path) -> io::Result<UnixListener> {
     let handle = fs::File::open(directory)?;
     let path = format!("/proc/self/fd/{}/{SOCKET}", handle.as_raw_fd());
@@ -161,32 +166,32 @@ fn bind(directory: &Path) -> io::Result<UnixListener> {
     Ok(listener)
 }
 
-/// Lets in whoever knows the secret. The last one counts, for init connects again when a connection breaks.
-async fn welcome(listener: UnixListener, secret: Secret, link: watch::Sender<Option<Arc<UnixStream>>>) {
-    let mut strangers = JoinSet::new();
+/// Accepts connections that send the secret. The last one counts, because init reconnects when a connection breaks.
+async fn accept_init(listener: UnixListener, secret: Secret, link: watch::Sender<Option<Arc<UnixStream>>>) {
+    let mut pending = JoinSet::new();
     let mut current = JoinSet::new();
     loop {
         tokio::select! {
-            accepted = listener.accept(), if strangers.len() < STRANGERS => match accepted {
+            accepted = listener.accept(), if pending.len() < MAX_PENDING => match accepted {
                 Ok((stream, _)) => {
                     let secret = secret.clone();
-                    strangers.spawn(async move { tokio::time::timeout(HELLO_LIMIT, recognise(stream, &secret)).await });
+                    pending.spawn(async move { tokio::time::timeout(HELLO_LIMIT, authenticate(stream, &secret)).await });
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "cannot accept a sandbox's init");
+                    tracing::warn!(%error, "cannot accept a connection on the guest socket");
                     tokio::time::sleep(HELLO_LIMIT).await;
                 }
             },
-            Some(met) = strangers.join_next() => {
-                if let Ok(Ok(Some(stream))) = met {
+            Some(authenticated) = pending.join_next() => {
+                if let Ok(Ok(Some(stream))) = authenticated {
                     let stream = Arc::new(stream);
                     current.abort_all();
-                    current.spawn(watch_over(Arc::clone(&stream)));
+                    current.spawn(wait_closed(Arc::clone(&stream)));
                     link.send_replace(Some(stream));
                 }
             }
             Some(ended) = current.join_next() => {
-                // One that was replaced was aborted, unless it had just ended by itself.
+                // A replaced connection was aborted, unless it had just ended by itself.
                 if let Ok(ended) = ended {
                     link.send_if_modified(|now| now.take_if(|now| Arc::ptr_eq(now, &ended)).is_some());
                 }
@@ -195,8 +200,8 @@ async fn welcome(listener: UnixListener, secret: Secret, link: watch::Sender<Opt
     }
 }
 
-/// The connection, if it is init's.
-async fn recognise(mut stream: UnixStream, secret: &Secret) -> Option<UnixStream> {
+/// Returns the connection if its hello has the secret.
+async fn authenticate(mut stream: UnixStream, secret: &Secret) -> Option<UnixStream> {
     let mut start = [0; HEADER];
     stream.read_exact(&mut start).await.ok()?;
     let (kind, length) = wire::header(start).ok()?;
@@ -210,14 +215,14 @@ async fn recognise(mut stream: UnixStream, secret: &Secret) -> Option<UnixStream
     (known && hello.version == VERSION).then_some(stream)
 }
 
-/// Gives the connection back when it has ended. Init has nothing to say on it.
-async fn watch_over(stream: Arc<UnixStream>) -> Arc<UnixStream> {
-    let mut nothing = [0; 64];
+/// Returns the connection when it has closed. Init sends no data on it.
+async fn wait_closed(stream: Arc<UnixStream>) -> Arc<UnixStream> {
+    let mut ignored = [0; 64];
     loop {
         if stream.readable().await.is_err() {
             return stream;
         }
-        match stream.try_read(&mut nothing) {
+        match stream.try_read(&mut ignored) {
             Ok(0) => return stream,
             Ok(_) => tokio::task::consume_budget().await,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
@@ -226,7 +231,7 @@ async fn watch_over(stream: Arc<UnixStream>) -> Arc<UnixStream> {
     }
 }
 
-/// What only init and the service know.
+/// The secret that authenticates init.
 #[derive(Clone)]
 pub(super) struct Secret([u8; SECRET_LENGTH]);
 
@@ -239,7 +244,10 @@ impl Secret {
 
     pub(super) fn read(path: &Path) -> io::Result<Self> {
         let bytes = fs::read(path)?;
-        bytes.try_into().map(Self).map_err(|_| io::Error::other("the secret has another length"))
+        bytes
+            .try_into()
+            .map(Self)
+            .map_err(|_| io::Error::other(format!("the secret does not have {SECRET_LENGTH} bytes")))
     }
 
     pub(super) fn write(&self, path: &Path) -> io::Result<()> {
@@ -247,7 +255,7 @@ impl Secret {
     }
 }
 
-/// As init is told it, in hexadecimal.
+/// The form in init's environment: hexadecimal.
 impl fmt::Display for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))

@@ -1,4 +1,5 @@
-//! Where in which file system a mounted directory lies, as the kernel lists it: without touching the file system.
+//! The location of a mounted directory in its file system, from the kernel's mount table: without access to the file
+//! system.
 
 use std::ffi::OsString;
 use std::fs;
@@ -9,32 +10,32 @@ use std::path::{Path, PathBuf};
 
 use crate::storage::file_system::Directory;
 
-/// A place in a file system, whichever mounts show it.
+/// A location in a file system, independent of mounts.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct Location {
     device: Vec<u8>,
     path: PathBuf,
 }
 
-/// Of a directory that is held open.
-pub(super) fn of_directory(directory: &Directory) -> io::Result<Place> {
+/// Returns the location of an open directory.
+pub(super) fn of_directory(directory: &Directory) -> io::Result<Location> {
     let facts = fs::read_to_string(format!("/proc/self/fdinfo/{}", directory.handle.as_raw_fd()))?;
     let id = facts.lines().find_map(|line| line.strip_prefix("mnt_id:")).map(str::trim).unwrap_or_default();
     let table = fs::read("/proc/self/mountinfo")?;
     let mount = mounts(&table).find(|mount| mount.id == id.as_bytes());
-    let mount = mount.ok_or_else(|| io::Error::other("its mount is not listed"))?;
+    let mount = mount.ok_or_else(|| io::Error::other("the mount of the directory is not in /proc/self/mountinfo"))?;
     let below = directory.path.strip_prefix(&mount.point).map_err(io::Error::other)?;
-    // Joined with nothing, a path would end in a slash.
+    // `join` with an empty path would append a slash.
     let path = if below.as_os_str().is_empty() { mount.root } else { mount.root.join(below) };
-    Ok(Place { device: mount.device, path })
+    Ok(Location { device: mount.device, path })
 }
 
-/// Of the directory that a process sees at the path, if that is a mount point.
-pub(super) fn of_process(process: i32, path: &str) -> io::Result<Option<Place>> {
+/// Returns the location of the directory that a process sees at the path, if that is a mount point.
+pub(super) fn of_process(process: i32, path: &str) -> io::Result<Option<Location>> {
     let table = fs::read(format!("/proc/{process}/mountinfo"))?;
-    // Of several that are mounted at one path, the last one is seen.
+    // The last of several mounts at one path is visible.
     let mount = mounts(&table).filter(|mount| mount.point == Path::new(path)).last();
-    Ok(mount.map(|mount| Place { device: mount.device, path: mount.root }))
+    Ok(mount.map(|mount| Location { device: mount.device, path: mount.root }))
 }
 
 struct Mount {
@@ -49,12 +50,12 @@ fn mounts(table: &[u8]) -> impl Iterator<Item = Mount> {
         let mut fields = line.split(|byte| *byte == b' ');
         let id = fields.next()?.to_owned();
         let device = fields.nth(1)?.to_owned();
-        Some(Mount { id, device, root: unescaped(fields.next()?), point: unescaped(fields.next()?) })
+        Some(Mount { id, device, root: unescape(fields.next()?), point: unescape(fields.next()?) })
     })
 }
 
-/// The table writes blanks and backslashes as three octal digits.
-fn unescaped(field: &[u8]) -> PathBuf {
+/// Decodes a field: the table writes spaces and backslashes as three octal digits.
+fn unescape(field: &[u8]) -> PathBuf {
     let mut bytes = Vec::with_capacity(field.len());
     let mut rest = field;
     while let Some((&byte, after)) = rest.split_first() {

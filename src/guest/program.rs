@@ -1,4 +1,4 @@
-//! sandbox-init itself: part of this program, and laid out where sandboxes can be given it.
+//! The sandbox-init binary: embedded in the service, and installed where it can be mounted into sandboxes.
 
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{self, Write};
@@ -9,8 +9,9 @@ use sandboxd_actors::domain::host_path::HostPath;
 
 static PROGRAM: &[u8] = include_bytes!(env!("SANDBOX_INIT"));
 
-/// Each version under its own name: sandboxes of an earlier one still have theirs mounted.
-pub(super) fn lay_out(directory: &Path) -> io::Result<HostPath> {
+/// Installs the binary. Each version has its own name, because sandboxes of an earlier version still have theirs
+/// mounted.
+pub(super) fn install(directory: &Path) -> io::Result<HostPath> {
     DirBuilder::new().recursive(true).mode(0o755).create(directory)?;
     let path = directory.join(format!("sandbox-init-{:016x}", fingerprint(PROGRAM)));
     if !fs::read(&path).is_ok_and(|there| there == PROGRAM) {
@@ -23,7 +24,7 @@ pub(super) fn lay_out(directory: &Path) -> io::Result<HostPath> {
     HostPath::from_canonical(&fs::canonicalize(path)?).map_err(io::Error::other)
 }
 
-/// FNV-1a: tells versions apart; the bytes themselves are compared.
+/// Returns the FNV-1a hash. It only names versions; the bytes themselves are compared.
 fn fingerprint(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3))
 }

@@ -1,17 +1,18 @@
-//! Brings directories of the host into a container that runs already, by mounts that propagate: for a service that may mount,
-//! but not enter a container.
+//! Mounts directories of the host into a running container by mount propagation: for a service that may mount, but not
+//! enter a container.
 //!
 //! ```text
 //! <state.dir>/places/<slot>/     mounted on itself and shared, as long as the slot waits
-//!     %2Fchat, …                 seen by the container, each where one of the chat's directories is to be
+//!     %2Fchat, …                 seen by the container, each at the target of one of the chat's directories
 //! ```
 //!
-//! The name of each is its place in the container. A directory that is mounted there appears in the container. Once it is there, the two are separated and all of it is unmounted
-//! out here, so that the host has no mount of a sandbox that is somebody's. The empty directories stay until the container
-//! is gone: to remove one would unmount what the container has there.
+//! The name of each mount point is its target in the container. A directory that is mounted there appears in the
+//! container. Then the propagation ends and everything is unmounted on the host, so that the host has no mount of a
+//! claimed sandbox. The empty directories stay until the container is removed: removing one would unmount the
+//! container's directory.
 //!
-//! Nothing below `places` is ever removed but empty directories, one by one: should something be mounted there after all, it
-//! is somebody's files.
+//! Below `places`, only empty directories are ever removed, one by one: a directory that is still mounted there
+//! contains a user's files.
 
 use std::fs::{self, DirBuilder, Permissions};
 use std::io;
@@ -26,7 +27,7 @@ use sandboxd_actors::domain::ids::SlotId;
 use super::capabilities;
 use super::source::Source;
 
-/// Where mounts are tried out.
+/// The name of the directory for a trial mount.
 const TRIAL: &str = "trial";
 
 #[derive(Debug)]
@@ -38,21 +39,24 @@ impl Places {
     pub(super) fn in_state(state: &Path) -> io::Result<Self> {
         let root = state.join("places");
         DirBuilder::new().recursive(true).mode(0o700).create(&root)?;
-        // As the kernel and the engine name it.
+        // The kernel and the engine use the canonical path.
         Ok(Self { root: fs::canonicalize(root)? })
     }
 
-    /// Why nothing that is mounted here can get into containers, as far as that is known before there is one.
+    /// Checks that the service can mount here. Returns the reason if it cannot, as far as that is known without a
+    /// container.
     pub(super) fn are_possible(&self) -> Result<(), String> {
         if let Some(name) = capabilities::missing(&[capabilities::SYS_ADMIN]) {
             return Err(format!("to mount directories that a running sandbox sees, the service needs {name}"));
         }
         let trial = self.root.join(TRIAL);
-        let tried = close(&trial).and_then(|()| self.make(&trial)).and_then(|()| share(&trial));
-        tried.and_then(|()| close(&trial)).map_err(|error| format!("{} cannot be mounted: {error}", trial.display()))
+        let tried = remove_mount_points(&trial).and_then(|()| self.make(&trial)).and_then(|()| share(&trial));
+        tried
+            .and_then(|()| remove_mount_points(&trial))
+            .map_err(|error| format!("{} cannot be mounted: {error}", trial.display()))
     }
 
-    /// New places for a slot, one for each of these in the container.
+    /// Creates the mount points of a slot, one for each target in the container.
     pub(super) fn prepare(&self, slot: SlotId, targets: &[String]) -> io::Result<Vec<PathBuf>> {
         let path = self.of(slot);
         self.make(&path)?;
@@ -62,58 +66,58 @@ impl Places {
         Ok(places)
     }
 
-    /// Makes them ready for a container that is started again. Does nothing about a slot that has none.
+    /// Shares the mount points again for a container that is restarted. Ignores a slot without mount points.
     pub(super) fn open_again(&self, slot: SlotId) -> io::Result<()> {
         let path = self.of(slot);
         if !path.exists() {
             return Ok(());
         }
-        withdraw(&path)?;
+        unmount_all(&path)?;
         share(&path)
     }
 
-    /// Mounts each, with all that is mounted below it, at its place. A place without a mount stays empty.
-    pub(super) fn fill(&self, slot: SlotId, sources: &[Source]) -> io::Result<()> {
+    /// Mounts the sources, with their submounts, at their mount points. Mount points without a source stay empty.
+    pub(super) fn mount(&self, slot: SlotId, sources: &[Source]) -> io::Result<()> {
         for Source { mount, directory } in sources {
             let place = self.place(slot, &mount.target);
             let named = |error: Errno| io::Error::other(format!("{}: {}", mount.source, io::Error::from(error)));
-            // By its handle: another directory may be at its path by now.
+            // By its handle: another directory may be at the path by now.
             let held = format!("/proc/self/fd/{}", directory.handle.as_raw_fd());
             mount_bind_recursive(held, &place).map_err(named)?;
         }
         Ok(())
     }
 
-    /// Takes back what was filled in, also out of the container.
-    pub(super) fn empty(&self, slot: SlotId, targets: &[String]) -> io::Result<()> {
+    /// Unmounts the sources, also in the container.
+    pub(super) fn unmount(&self, slot: SlotId, targets: &[String]) -> io::Result<()> {
         let mut targets = targets.iter().rev();
         targets.try_for_each(|target| Ok(unmount(self.place(slot, target), UnmountFlags::DETACH)?))
     }
 
-    /// Leaves what was filled in to the container, and to nobody else.
-    pub(super) fn leave(&self, slot: SlotId) -> io::Result<()> {
-        withdraw(&self.of(slot))
+    /// Unmounts the sources on the host only. The container keeps them.
+    pub(super) fn detach(&self, slot: SlotId) -> io::Result<()> {
+        unmount_all(&self.of(slot))
     }
 
-    /// Nothing is left of the slot's places. Its container is gone, or will never be used.
-    pub(super) fn clear(&self, slot: SlotId) {
+    /// Removes the mount points of a slot whose container is removed or will never be used.
+    pub(super) fn remove(&self, slot: SlotId) {
         let path = self.of(slot);
-        if let Err(error) = close(&path) {
-            tracing::warn!(slot.id = %slot, path = %path.display(), %error, "the places of a slot were not removed");
+        if let Err(error) = remove_mount_points(&path) {
+            tracing::warn!(slot.id = %slot, path = %path.display(), %error, "cannot remove the mount points of a slot");
         }
     }
 
-    /// The slots that have places.
+    /// Returns the slots that have mount points.
     pub(super) fn slots(&self) -> io::Result<Vec<SlotId>> {
         Ok(super::directories_in(&self.root)?.filter_map(|name| name.parse().ok()).collect())
     }
 
-    /// A directory with nothing in it.
-    pub(super) fn nothing(&self) -> io::Result<PathBuf> {
-        let nothing = self.root.join("nothing");
-        match self.make(&nothing) {
+    /// Returns an empty directory.
+    pub(super) fn empty_directory(&self) -> io::Result<PathBuf> {
+        let path = self.root.join("nothing");
+        match self.make(&path) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
-            _ => Ok(nothing),
+            _ => Ok(path),
         }
     }
 
@@ -127,38 +131,38 @@ impl Places {
 
     fn make(&self, directory: &Path) -> io::Result<()> {
         DirBuilder::new().create(directory)?;
-        // Whatever the mask is: the sandbox's user sees it.
+        // The sandbox's user must see it, independent of the umask.
         fs::set_permissions(directory, Permissions::from_mode(0o755))
     }
 }
 
-/// From now on, whoever mounts the directory gets what is mounted below it.
+/// Shares the directory: later mounts below it propagate to every bind mount of it.
 fn share(directory: &Path) -> io::Result<()> {
     mount_bind(directory, directory)?;
-    // Not in the group of the mount that it lies on, where half the host might hear of it.
+    // Leaves the peer group of the parent mount, so that the mounts do not propagate to the rest of the host.
     mount_change(directory, MountPropagationFlags::PRIVATE)?;
     Ok(mount_change(directory, MountPropagationFlags::SHARED)?)
 }
 
-/// Unmounts it with all that is mounted below it, out here and nowhere else.
-fn withdraw(directory: &Path) -> io::Result<()> {
+/// Unmounts the directory with its submounts, on the host only.
+fn unmount_all(directory: &Path) -> io::Result<()> {
     loop {
         match mount_change(directory, MountPropagationFlags::PRIVATE | MountPropagationFlags::REC) {
             Ok(()) => unmount(directory, UnmountFlags::DETACH)?,
-            // It is no mount, or not any more, or not there at all.
+            // The directory is not a mount, or does not exist.
             Err(Errno::INVAL | Errno::NOENT) => return Ok(()),
             Err(error) => return Err(error.into()),
         }
     }
 }
 
-fn close(directory: &Path) -> io::Result<()> {
-    withdraw(directory)?;
-    let numbered = match fs::read_dir(directory) {
+fn remove_mount_points(directory: &Path) -> io::Result<()> {
+    unmount_all(directory)?;
+    let entries = match fs::read_dir(directory) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         entries => entries?,
     };
-    for place in numbered {
+    for place in entries {
         fs::remove_dir(place?.path())?;
     }
     fs::remove_dir(directory)
@@ -179,11 +183,11 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_a_crash_left_mounted_is_unmounted_and_never_deleted() {
+    async fn mounts_left_by_a_crash_are_unmounted_and_never_deleted() {
         let state = tempfile::tempdir().unwrap();
         let places = Places::in_state(state.path()).unwrap();
         if let Err(why) = places.are_possible() {
-            eprintln!("nothing can be mounted here: {why}");
+            eprintln!("skipped: cannot mount here: {why}");
             return;
         }
         let chat = fs::canonicalize(state.path()).unwrap().join("chat");
@@ -192,49 +196,49 @@ mod tests {
         let slot = SlotId::random();
         let kept = places.prepare(slot, &["/chat".to_owned(), "/a/volume".to_owned()]).unwrap();
         let sources = [source(&chat, "/chat").await, source(&chat, "/a/volume").await];
-        places.fill(slot, &sources).unwrap();
-        // Twice, as if the next service had tried again.
-        places.fill(slot, &sources[..1]).unwrap();
+        places.mount(slot, &sources).unwrap();
+        // Twice, as if the next process of the service had tried again.
+        places.mount(slot, &sources[..1]).unwrap();
         assert_eq!(fs::read_to_string(kept[0].join("history")).unwrap(), "years of it");
 
         let next = Places::in_state(state.path()).unwrap();
         assert_eq!(next.slots().unwrap(), [slot]);
-        next.clear(slot);
+        next.remove(slot);
         assert_eq!(next.slots().unwrap(), []);
         assert_eq!(fs::read_to_string(chat.join("history")).unwrap(), "years of it");
         let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
         let left: Vec<_> = table.lines().filter(|line| line.contains(&slot.to_string())).collect();
         assert_eq!(left, Vec::<&str>::new());
-        next.clear(slot);
+        next.remove(slot);
     }
 
     #[tokio::test]
-    async fn a_directory_is_mounted_at_its_own_place_whichever_others_stay_empty() {
+    async fn a_directory_is_mounted_at_its_own_mount_point() {
         let state = tempfile::tempdir().unwrap();
         let places = Places::in_state(state.path()).unwrap();
         if let Err(why) = places.are_possible() {
-            eprintln!("nothing can be mounted here: {why}");
+            eprintln!("skipped: cannot mount here: {why}");
             return;
         }
         let slot = SlotId::random();
         let kept = places.prepare(slot, &["/a/volume".to_owned(), "/chat".to_owned()]).unwrap();
         let chat = fs::canonicalize(state.path()).unwrap().join("chat");
         fs::create_dir_all(chat.join("mine")).unwrap();
-        places.fill(slot, &[source(&chat, "/chat").await]).unwrap();
+        places.mount(slot, &[source(&chat, "/chat").await]).unwrap();
         let filled: Vec<_> = kept.iter().map(|place| place.join("mine").exists()).collect();
         assert_eq!(filled, [false, true]);
-        places.clear(slot);
+        places.remove(slot);
     }
 
     #[test]
-    fn what_is_no_empty_directory_stays() {
+    fn a_directory_with_files_is_not_removed() {
         let state = tempfile::tempdir().unwrap();
         let places = Places::in_state(state.path()).unwrap();
         let slot = SlotId::random();
         let file = places.of(slot).join("0").join("file");
         fs::create_dir_all(file.parent().unwrap()).unwrap();
-        fs::write(&file, "somebody's").unwrap();
-        places.clear(slot);
-        assert_eq!(fs::read_to_string(&file).unwrap(), "somebody's");
+        fs::write(&file, "a user's").unwrap();
+        places.remove(slot);
+        assert_eq!(fs::read_to_string(&file).unwrap(), "a user's");
     }
 }

@@ -1,16 +1,17 @@
-//! Slots on disk: which there are, which were taken, and what became of them.
+//! Slots on disk: free slots, claimed slots, and their binding.
 //!
 //! ```text
-//! <state.dir>/slots/<slot>/          a slot that is free: the same as a sandbox's directory, and
+//! <state.dir>/slots/<slot>/          a free slot: the same files as a sandbox's directory, and
 //!     place/                         empty, mounted where the chat's directories will be injected
-//! <state.dir>/slots/<slot>           taken: a link to the session's directory
+//! <state.dir>/slots/<slot>           a claimed slot: a link to the session's directory
 //! <state.dir>/sandboxes/<session>/
-//!     claim                          a copy of its claim, for the case that the journal is lost
+//!     claim                          a copy of its claim, in case the journal is lost
 //! ```
 //!
-//! Taking a slot is one rename, so it is taken once. A claim holds the session's environment, as the engine's own files do
-//! for a container that was made for its chat; only the service's user reads it. The journal decides whose a slot is: the
-//! rename and the link are not flushed before a create is answered, and are made again from the claim after a power failure.
+//! A slot is claimed with one rename, so it is claimed once. A claim holds the session's environment, as the engine's
+//! own files do for a container that was created for its chat; only the service's user can read it. The journal decides
+//! which chat a slot belongs to. The rename and the link are not flushed before a create is answered, and are restored
+//! from the claim after a power failure.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs::{self, DirBuilder, Permissions};
@@ -34,16 +35,16 @@ use sandboxd_actors::ports::slot::{LateBinding, NotBound, Slots};
 
 use super::injection::MountError;
 use super::source::{Source, mount_of};
-use super::{Entrance, GuestLink, GuestsOnDisk, Occupant, claim_file, directories_in, failed, injection};
+use super::{Entrance, GuestId, GuestLink, GuestsOnDisk, claim_file, directories_in, failed, injection};
 use crate::guest::stream::GuestStreamError;
 
 const PLACE: &str = "place";
 
-/// The copy of a claim is flushed so much later than it is written: creates wait for the same disk.
+/// The delay before the copy of a claim is flushed, because creates wait for the same disk.
 const FLUSH_DELAY: Duration = Duration::from_secs(1);
 
 impl GuestsOnDisk {
-    /// Returns the claims whose copies lie beside the sandboxes' sockets.
+    /// Returns the claims that have a copy beside a sandbox's socket.
     pub fn stored_claims(&self) -> Vec<Claim> {
         let sessions = directories_in(&self.sandboxes).into_iter().flatten();
         let read = |session: SessionId| match claim_file::read(&self.directory(session), session) {
@@ -51,25 +52,25 @@ impl GuestsOnDisk {
             // Not every sandbox was a slot.
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => {
-                tracing::warn!(session.id = %session, %error, "the copy of a claim cannot be read");
+                tracing::warn!(session.id = %session, %error, "cannot read the copy of a claim");
                 None
             }
         };
         sessions.filter_map(|name| name.parse().ok()).filter_map(read).collect()
     }
 
-    /// Makes claimed slots their sessions' again where a power failure has taken back the rename or the link, neither of
-    /// which is flushed before a create is answered.
+    /// Restores the rename or the link of claimed slots after a power failure. Neither is flushed before a create is
+    /// answered.
     pub fn restore_slots(&self) {
         for claim in self.claims.all() {
             let (slot, directory) = (self.slot(claim.slot), self.directory(claim.session));
             let restored = match fs::symlink_metadata(&slot) {
                 Ok(found) if found.is_dir() && !directory.exists() => {
-                    let moved = self.take_now(claim.slot, claim.session);
-                    let of_slot = Occupant::Slot(claim.slot);
+                    let moved = self.claim_now(claim.slot, claim.session);
+                    let claimed = GuestId::Slot(claim.slot);
                     let mut inherited = self.inherited.lock().unwrap_or_else(PoisonError::into_inner);
-                    for tenant in inherited.iter_mut().filter(|tenant| moved.is_ok() && **tenant == of_slot) {
-                        *tenant = Occupant::Session(claim.session);
+                    for guest in inherited.iter_mut().filter(|guest| moved.is_ok() && **guest == claimed) {
+                        *guest = GuestId::Session(claim.session);
                     }
                     moved
                 }
@@ -81,33 +82,34 @@ impl GuestsOnDisk {
             match restored {
                 Ok(()) => tracing::info!(session.id = %claim.session, slot.id = %claim.slot, "restored a claimed slot"),
                 Err(error) => {
-                    tracing::warn!(session.id = %claim.session, slot.id = %claim.slot, %error, "a claimed slot is not restored");
+                    let (session, slot) = (claim.session, claim.slot);
+                    tracing::warn!(session.id = %session, slot.id = %slot, %error, "cannot restore a claimed slot");
                 }
             }
         }
     }
 
-    /// What the session's container was bound with and its engine does not know of.
+    /// Returns the variables of the session that the engine does not know, because they were set at the bind.
     pub fn environment_of(&self, session: SessionId) -> BTreeMap<String, String> {
         let text = |(name, value): (&str, &str)| (name.to_owned(), value.to_owned());
         self.claims.of_session(session).map(|claim| claim.environment.iter().map(text).collect()).unwrap_or_default()
     }
 
-    /// Removes what is left of the slot that the session's container was once.
-    pub(super) fn forget_slot_of(&self, session: SessionId) {
+    /// Removes the link and the mount points of the slot that became the session's container.
+    pub(super) fn remove_slot_of(&self, session: SessionId) {
         if let Some(claim) = self.claims.remove(session) {
             let _ = fs::remove_file(self.slot(claim.slot));
-            self.places.clear(claim.slot);
+            self.places.remove(claim.slot);
         }
     }
 
-    /// One rename, so that a slot is taken once.
-    fn take_now(&self, slot: SlotId, session: SessionId) -> io::Result<()> {
+    /// Claims a slot with one rename, so that it is claimed once.
+    fn claim_now(&self, slot: SlotId, session: SessionId) -> io::Result<()> {
         let (from, to) = (self.slot(slot), self.directory(session));
         fs::rename(&from, &to)?;
         let mut open = self.state();
-        if let Some(interior) = open.remove(&Occupant::Slot(slot)) {
-            open.insert(Occupant::Session(session), interior);
+        if let Some(link) = open.remove(&GuestId::Slot(slot)) {
+            open.insert(GuestId::Session(session), link);
         }
         drop(open);
         symlink(&to, &from)
@@ -124,7 +126,7 @@ impl GuestsOnDisk {
         mounts: Vec<Mount>,
         environment: Vec<(Bytes, Bytes)>,
     ) -> Result<(), NotBound> {
-        let interior = self.of(session).ok_or_else(unknown)?;
+        let link = self.of(session).ok_or_else(no_link)?;
         let mut sources = Vec::with_capacity(mounts.len());
         for mount in mounts {
             let directory = self.file_system.open_source(mount.source.as_path()).await.map_err(not_bound)?;
@@ -132,46 +134,45 @@ impl GuestsOnDisk {
         }
         match &self.late_binding {
             Ok(LateBinding::Injected) => {
-                let process = interior.process().await.map_err(not_bound)?;
+                let process = link.process().await.map_err(not_bound)?;
                 injection::mount_into(&self.file_system, process, sources).await.map_err(not_bound)?;
             }
-            Ok(LateBinding::Propagated { .. }) => self.propagate(slot, &interior, sources).await?,
+            Ok(LateBinding::Propagated { .. }) => self.propagate(slot, &link, sources).await?,
             Err(why) => return Err(NotBound(why.clone())),
         }
-        self.on_disk(move |this| this.places.leave(slot)).await.map_err(not_bound)?;
-        done(&interior, &Request::Bind { environment }).await
+        self.on_disk(move |this| this.places.detach(slot)).await.map_err(not_bound)?;
+        expect_done(&link, &Request::Bind { environment }).await
     }
 
-    /// Mounts each where the slot sees it, and asks the slot's init whether it does.
-    async fn propagate(&self, slot: SlotId, interior: &GuestLink, sources: Vec<Source>) -> Result<(), NotBound> {
-        let this = self.myself.upgrade().ok_or_else(unknown)?;
+    /// Mounts the sources where the slot sees them, and checks with its init that they are visible.
+    async fn propagate(&self, slot: SlotId, link: &GuestLink, sources: Vec<Source>) -> Result<(), NotBound> {
+        let this = self.myself.upgrade().ok_or_else(no_link)?;
         let mount = mount_of(&sources);
-        let fill = move || this.places.fill(slot, &sources).map(|()| sources);
+        let fill = move || this.places.mount(slot, &sources).map(|()| sources);
         let sources = self.file_system.on_thread(&mount, fill).await.map_err(not_bound)?.map_err(not_bound)?;
         for source in &sources {
-            seen(interior, source).await?;
+            check_visible(link, source).await?;
         }
         Ok(())
     }
 
-    /// Whether what is mounted out here is seen in there: nobody can tell before there is a container.
-    async fn try_out(&self, slot: SlotId, interior: &GuestLink, places: &[String]) -> Result<(), NotBound> {
-        let nothing = self.on_disk(|this| this.places.nothing().and_then(|path| host_path(&path)));
-        let nothing = nothing.await.map_err(not_bound)?;
+    /// Checks that a mount on the host is visible in the slot, which cannot be known before there is a container.
+    async fn probe_mounts(&self, slot: SlotId, link: &GuestLink, places: &[String]) -> Result<(), NotBound> {
+        let empty = self.on_disk(|this| this.places.empty_directory().and_then(|path| host_path(&path)));
+        let empty = empty.await.map_err(not_bound)?;
         let mut sources = Vec::with_capacity(places.len());
         for target in places {
-            let directory = self.file_system.open_source(nothing.as_path()).await.map_err(not_bound)?;
-            sources.push(Source { mount: kept(&nothing, target, false), directory });
+            let directory = self.file_system.open_source(empty.as_path()).await.map_err(not_bound)?;
+            sources.push(Source { mount: placeholder(&empty, target, false), directory });
         }
-        let seen = match self.propagate(slot, interior, sources).await {
-            Ok(()) => has_our_users(interior, places).await,
-            unseen => {
-                unseen.map_err(|error| NotBound(format!("the engine does not see what the service mounts: {error}")))
-            }
+        let visible = match self.propagate(slot, link, sources).await {
+            Ok(()) => check_user_ids(link, places).await,
+            outcome => outcome
+                .map_err(|error| NotBound(format!("mounts of the service do not propagate to the engine: {error}"))),
         };
         let targets = places.to_vec();
-        self.on_disk(move |this| this.places.empty(slot, &targets)).await.map_err(not_bound)?;
-        seen
+        self.on_disk(move |this| this.places.unmount(slot, &targets)).await.map_err(not_bound)?;
+        visible
     }
 }
 
@@ -185,35 +186,35 @@ impl Slots for GuestsOnDisk {
         let (path, places) = (self.slot(slot), places.to_vec());
         let prepare = self.on_disk(move |this| {
             let path = this.slot(slot);
-            let (mut furnishing, interior) = this.lay_out(&path)?;
-            this.state().insert(Occupant::Slot(slot), Arc::new(interior));
+            let (mut setup, link) = this.create_directory(&path)?;
+            this.state().insert(GuestId::Slot(slot), Arc::new(link));
             if let Ok(LateBinding::Propagated { .. }) = this.late_binding {
                 let sources = this.places.prepare(slot, &places)?;
                 for (source, target) in sources.iter().zip(&places) {
-                    furnishing.mounts.push(kept(&host_path(source)?, target, true));
+                    setup.mounts.push(placeholder(&host_path(source)?, target, true));
                 }
             } else {
                 let place = path.join(PLACE);
                 DirBuilder::new().mode(0o755).create(&place)?;
                 fs::set_permissions(&place, Permissions::from_mode(0o755))?;
                 let place = host_path(&fs::canonicalize(place)?)?;
-                furnishing.mounts.extend(places.iter().map(|target| kept(&place, target, false)));
+                setup.mounts.extend(places.iter().map(|target| placeholder(&place, target, false)));
             }
-            furnishing.environment.push((WAIT_VARIABLE.to_owned(), "1".to_owned()));
-            Ok(furnishing)
+            setup.environment.push((WAIT_VARIABLE.to_owned(), "1".to_owned()));
+            Ok(setup)
         });
         prepare.await.map_err(|error| failed(&path, error))
     }
 
     async fn wait(&self, slot: SlotId, places: &[String]) -> Result<(), NotBound> {
-        let interior = self.at(Occupant::Slot(slot)).ok_or_else(unknown)?;
-        done(&interior, &Request::Waiting {}).await?;
+        let link = self.at(GuestId::Slot(slot)).ok_or_else(no_link)?;
+        expect_done(&link, &Request::Waiting {}).await?;
         match &self.late_binding {
             Ok(LateBinding::Injected) => {
-                let process = interior.process().await.map_err(not_bound)?;
+                let process = link.process().await.map_err(not_bound)?;
                 injection::reach(process).map(drop).map_err(not_bound)
             }
-            Ok(LateBinding::Propagated { .. }) => self.try_out(slot, &interior, places).await,
+            Ok(LateBinding::Propagated { .. }) => self.probe_mounts(slot, &link, places).await,
             Err(why) => Err(NotBound(why.clone())),
         }
     }
@@ -227,7 +228,7 @@ impl Slots for GuestsOnDisk {
     }
 
     async fn take(&self, slot: SlotId, session: SessionId) -> Result<(), DirectoryError> {
-        self.on_disk(move |this| this.take_now(slot, session)).await.map_err(|error| failed(&self.slot(slot), error))
+        self.on_disk(move |this| this.claim_now(slot, session)).await.map_err(|error| failed(&self.slot(slot), error))
     }
 
     async fn bind(&self, slot: SlotId, session: SessionId, binding: &Binding) -> Result<(), NotBound> {
@@ -246,9 +247,9 @@ impl Slots for GuestsOnDisk {
             let Some(this) = this else { return };
             match this.on_disk(move |_| claim_file::flush(&directory)).await {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                    tracing::warn!(%error, "the copy of a claim is not flushed to disk");
+                    tracing::warn!(%error, "cannot flush the copy of a claim to disk");
                 }
-                // A sandbox that was removed meanwhile needs none.
+                // A sandbox that was removed meanwhile needs no copy.
                 _ => {}
             }
         });
@@ -262,10 +263,11 @@ impl Slots for GuestsOnDisk {
 
     async fn bind_again(&self, session: SessionId) -> Result<(), NotBound> {
         let Some(claim) = self.claims.of_session(session) else { return Ok(()) };
-        let (slot, interior) = (claim.slot, self.of(session).ok_or_else(unknown)?);
-        if !waits(&*interior).await? {
-            // It was not started anew: a service that ended meanwhile had bound it already, and did not get to say so.
-            return self.on_disk(move |this| this.places.leave(slot)).await.map_err(not_bound);
+        let (slot, link) = (claim.slot, self.of(session).ok_or_else(no_link)?);
+        if !waits(&*link).await? {
+            // The container was not restarted: an earlier process of the service has bound it, and ended before it
+            // recorded that.
+            return self.on_disk(move |this| this.places.detach(slot)).await.map_err(not_bound);
         }
         let mount = |(target, source): (&String, &HostPath)| Mount {
             source: source.clone(),
@@ -279,79 +281,80 @@ impl Slots for GuestsOnDisk {
     }
 
     async fn retain(&self, slots: &HashSet<SlotId>) {
-        let gone = |tenant: &Occupant| matches!(tenant, Occupant::Slot(slot) if !slots.contains(slot));
-        for tenant in self.take_inherited(|tenant| matches!(tenant, Occupant::Slot(_))).into_iter().filter(gone) {
-            if let Occupant::Slot(slot) = tenant {
+        let gone = |guest: &GuestId| matches!(guest, GuestId::Slot(slot) if !slots.contains(slot));
+        for guest in self.take_inherited(|guest| matches!(guest, GuestId::Slot(_))).into_iter().filter(gone) {
+            if let GuestId::Slot(slot) = guest {
                 Slots::clear(self, slot).await;
             }
         }
     }
 
     async fn clear(&self, slot: SlotId) {
-        self.state().remove(&Occupant::Slot(slot));
-        let cleared = self.on_disk(move |this| {
-            this.places.clear(slot);
+        self.state().remove(&GuestId::Slot(slot));
+        let removed = self.on_disk(move |this| {
+            this.places.remove(slot);
             let path = this.slot(slot);
-            // The session's directory is cleared with the session.
+            // The session's directory is removed with the session.
             if fs::symlink_metadata(&path)?.is_symlink() { fs::remove_file(&path) } else { fs::remove_dir_all(&path) }
         });
-        match cleared.await {
+        match removed.await {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                tracing::warn!(slot.id = %slot, %error, "the directory of a slot was not removed");
+                tracing::warn!(slot.id = %slot, %error, "cannot remove the directory of a slot");
             }
             _ => {}
         }
     }
 }
 
-/// Waits for init to say that it did what it was asked to do.
-async fn done(interior: &GuestLink, request: &Request) -> Result<(), NotBound> {
-    let conversation = interior.open_stream(request).await.map_err(not_bound)?;
-    match conversation.answer().await.map_err(not_bound)? {
+/// Sends a request that init answers with `Done`.
+async fn expect_done(link: &GuestLink, request: &Request) -> Result<(), NotBound> {
+    let stream = link.open_stream(request).await.map_err(not_bound)?;
+    match stream.answer().await.map_err(not_bound)? {
         Event::Done {} => Ok(()),
-        _ => Err(senseless()),
+        _ => Err(invalid_response()),
     }
 }
 
-/// Whether init is yet to be bound.
+/// Returns whether init still waits to be bound.
 pub(super) async fn waits(init: &dyn Entrance) -> Result<bool, NotBound> {
-    let conversation = init.open_stream(&Request::Waiting {}).await.map_err(not_bound)?;
-    match conversation.answer().await {
+    let stream = init.open_stream(&Request::Waiting {}).await.map_err(not_bound)?;
+    match stream.answer().await {
         Ok(_) => Ok(true),
         Err(GuestStreamError::Failed(failure)) if failure.errno == Errno::EXIST.raw_os_error() => Ok(false),
         Err(error) => Err(not_bound(error)),
     }
 }
 
-/// Asks init whether the directory is where it should be. What is not there would be written into the container's own layer, and lost.
-async fn seen(interior: &GuestLink, Source { mount, directory }: &Source) -> Result<(), NotBound> {
+/// Checks with init that the directory is at its target. Files of a missing mount would be written into the container's
+/// own layer, and lost.
+async fn check_visible(link: &GuestLink, Source { mount, directory }: &Source) -> Result<(), NotBound> {
     let Mount { source, target, .. } = mount;
     let (device, inode) = (directory.device, directory.inode);
     let mounted = Request::Mounted { path: target.as_str().into(), device, inode };
-    done(interior, &mounted).await.map_err(|error| NotBound(format!("{source} is not at {target}: {error}")))
+    expect_done(link, &mounted).await.map_err(|error| NotBound(format!("{source} is not mounted at {target}: {error}")))
 }
 
-/// Users of the sandbox's own would own nothing of what the host has.
-async fn has_our_users(interior: &GuestLink, places: &[String]) -> Result<(), NotBound> {
-    // Of all that this service makes.
+/// Checks that user ids in the sandbox are those of the host. Otherwise the host's files would have no owner there.
+async fn check_user_ids(link: &GuestLink, places: &[String]) -> Result<(), NotBound> {
+    // The owner of all directories of this service.
     let ours = rustix::process::geteuid().as_raw();
     for target in places {
-        let facts = interior.open_stream(&Request::Facts { path: target.as_str().into() }).await.map_err(not_bound)?;
+        let facts = link.open_stream(&Request::Facts { path: target.as_str().into() }).await.map_err(not_bound)?;
         match facts.answer().await.map_err(not_bound)? {
             Event::Facts { facts } if facts.user == ours => {}
             Event::Facts { .. } => return Err(not_bound(MountError::OtherUsers)),
-            _ => return Err(senseless()),
+            _ => return Err(invalid_response()),
         }
     }
     Ok(())
 }
 
-fn senseless() -> NotBound {
-    NotBound("its init said something that makes no sense".to_owned())
+fn invalid_response() -> NotBound {
+    NotBound("its init sent an invalid response".to_owned())
 }
 
-/// A place for what is mounted later: nothing can be written there before.
-fn kept(source: &HostPath, target: &str, propagated: bool) -> Mount {
+/// Returns a read-only mount at the target of a later mount: no file can be written there before.
+fn placeholder(source: &HostPath, target: &str, propagated: bool) -> Mount {
     Mount { source: source.clone(), target: target.to_owned(), read_only: true, propagated }
 }
 
@@ -359,8 +362,8 @@ fn host_path(path: &Path) -> io::Result<HostPath> {
     HostPath::from_canonical(path).map_err(io::Error::other)
 }
 
-fn unknown() -> NotBound {
-    NotBound("its init is not known".to_owned())
+fn no_link() -> NotBound {
+    NotBound("the service has no guest link to its init".to_owned())
 }
 
 fn not_bound(error: impl std::fmt::Display) -> NotBound {

@@ -1,4 +1,4 @@
-//! A directory of the host on its way into a sandbox: held open from its check to its mount.
+//! A directory of the host that is mounted into a sandbox. It is held open from its check to its mount.
 
 use std::path::PathBuf;
 
@@ -12,7 +12,8 @@ pub(super) struct Source {
     pub(super) directory: Directory,
 }
 
-/// The mount point in whose lane all of them are mounted: a caller's rather than the host's own.
+/// Returns the mount point in whose lane all sources are mounted: that of a caller's volume rather than the host's
+/// root.
 pub(super) fn mount_of(sources: &[Source]) -> PathBuf {
     let points = sources.iter().map(|source| source.directory.mount_point());
     points.max_by_key(|point| point.as_os_str().len()).map_or_else(|| PathBuf::from("/"), ToOwned::to_owned)

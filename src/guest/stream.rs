@@ -1,4 +1,4 @@
-//! One conversation with a sandbox's init, in frames.
+//! One guest stream, in frames.
 
 use std::io;
 use std::time::Duration;
@@ -10,17 +10,17 @@ use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::OwnedSemaphorePermit;
 
-/// How long init may take to go on with what it can do at once. Even a slow disk is faster.
+/// The time limit of an answer that init can give at once. Even a slow disk is faster.
 const ANSWER_LIMIT: Duration = Duration::from_secs(30);
 
-/// Bytes of a file or of a command's output that are held at a time. A longer frame is handed on in pieces, since each
-/// stream whose caller does not read holds one.
+/// Bytes of a file or of a command's output that are buffered at a time. A longer frame is returned in pieces, since
+/// each stream whose caller does not read holds one.
 const PIECE: usize = 48 << 10;
 
-/// What is read ahead: many small frames at once.
+/// The size of the read buffer, for many small frames at once.
 const READ_AHEAD: usize = 16 << 10;
 
-/// Both directions, which are independent of each other. Dropping both closes it.
+/// A guest stream with its two independent directions. Dropping both closes it.
 #[derive(Debug)]
 pub struct GuestStream {
     pub reader: StreamReader,
@@ -31,10 +31,10 @@ pub struct GuestStream {
 pub struct StreamReader {
     socket: BufReader<OwnedReadHalf>,
     payload: Vec<u8>,
-    /// What is left of a frame that is handed on in pieces.
+    /// The rest of a frame that is returned in pieces.
     rest: Option<(Kind, usize)>,
-    /// Its place among the sandbox's streams, free once it is dropped.
-    place: Option<OwnedSemaphorePermit>,
+    /// The permit of the stream, released on drop.
+    permit: Option<OwnedSemaphorePermit>,
 }
 
 #[derive(Debug)]
@@ -43,25 +43,25 @@ pub struct StreamWriter {
     frame: Vec<u8>,
 }
 
-/// What init says.
+/// A frame from init.
 #[derive(Debug, PartialEq)]
 pub enum GuestFrame<'a> {
     Event(Event),
     Stdout(&'a [u8]),
     Stderr(&'a [u8]),
     Data(&'a [u8]),
-    /// There is no more data.
+    /// The end of the data.
     End,
 }
 
 #[derive(Debug, thiserror::Error)]
 pub enum GuestStreamError {
-    /// The sandbox has ended, most likely.
-    #[error("the sandbox's init broke off")]
+    /// Most likely, the sandbox has ended.
+    #[error("the sandbox's init closed the connection")]
     Broken,
-    #[error("the sandbox's init said nothing for {ANSWER_LIMIT:?}")]
+    #[error("the sandbox's init did not answer within {ANSWER_LIMIT:?}")]
     Silent,
-    #[error("the sandbox's init said something that makes no sense")]
+    #[error("the sandbox's init sent an invalid response")]
     InvalidResponse,
     #[error("{}", String::from_utf8_lossy(&.0.message.0))]
     Failed(Failure),
@@ -71,25 +71,28 @@ impl GuestStream {
     pub(super) async fn open(socket: UnixStream, request: &Request) -> io::Result<Self> {
         let (from, to) = socket.into_split();
         let socket = BufReader::with_capacity(READ_AHEAD, from);
-        let reader = StreamReader { socket, payload: Vec::new(), rest: None, place: None };
+        let reader = StreamReader { socket, payload: Vec::new(), rest: None, permit: None };
         let mut writer = StreamWriter { socket: to, frame: Vec::new() };
         let mut message = Vec::new();
         request.put(&mut message);
         if message.len() > MAX_PAYLOAD {
-            return Err(io::Error::other(format!("a request of {} bytes is too long", message.len())));
+            return Err(io::Error::other(format!(
+                "the request has {} bytes, more than a frame can hold",
+                message.len()
+            )));
         }
         writer.send(Kind::Request, &message).await?;
         Ok(Self { reader, writer })
     }
 
-    /// The same, with its place among the sandbox's streams.
-    pub(super) fn holding(mut self, place: Option<OwnedSemaphorePermit>) -> Self {
-        self.reader.place = place;
+    /// Adds the permit of the stream.
+    pub(super) fn with_permit(mut self, permit: Option<OwnedSemaphorePermit>) -> Self {
+        self.reader.permit = permit;
         self
     }
 
-    /// Waits until init has started the command. Whoever is told that it has not must not find it running later: init
-    /// starts no command whose conversation is closed, and kills one that it has just started.
+    /// Waits until init has started the command. A command that is reported as not started must not run later: init
+    /// starts no command whose stream is closed, and kills a command that it has just started.
     pub async fn started(&mut self) -> Result<Event, GuestStreamError> {
         let outcome = self.reader.event().await;
         if matches!(outcome, Err(GuestStreamError::Silent)) {
@@ -98,14 +101,14 @@ impl GuestStream {
         outcome
     }
 
-    /// Sends a kill without waiting: a socket that takes no more has not been read by init either.
+    /// Sends a kill without waiting: if the socket is full, init has not read the request either.
     pub fn give_up(&mut self) {
         let mut frame = Vec::new();
         wire::put_message(&mut frame, Kind::Control, &Control::Kill {});
         let _ = self.writer.socket.try_write(&frame);
     }
 
-    /// For a conversation that has one answer.
+    /// Returns the answer to a request that has only one.
     pub async fn answer(mut self) -> Result<Event, GuestStreamError> {
         self.reader.event().await
     }
@@ -141,17 +144,17 @@ impl StreamReader {
         }
     }
 
-    /// The next thing said, where init has nothing to wait for.
+    /// Returns the next frame, where init can send it at once.
     pub async fn soon(&mut self) -> Result<GuestFrame<'_>, GuestStreamError> {
         tokio::time::timeout(ANSWER_LIMIT, self.next()).await.map_err(|_| GuestStreamError::Silent)?
     }
 
-    /// The same, and it has to be an event.
+    /// Returns the next event, where init can send it at once.
     pub async fn event(&mut self) -> Result<Event, GuestStreamError> {
         tokio::time::timeout(ANSWER_LIMIT, self.next_event()).await.map_err(|_| GuestStreamError::Silent)?
     }
 
-    /// An event, however long it takes.
+    /// Returns the next event, without a time limit.
     pub async fn next_event(&mut self) -> Result<Event, GuestStreamError> {
         match self.next().await? {
             GuestFrame::Event(event) => Ok(event),
@@ -161,7 +164,7 @@ impl StreamReader {
 }
 
 impl StreamWriter {
-    /// Bytes of a file or of standard input, however many.
+    /// Sends bytes of a file or of standard input, of any length.
     pub async fn data(&mut self, bytes: &[u8]) -> io::Result<()> {
         for chunk in bytes.chunks(MAX_PAYLOAD) {
             self.send(Kind::Data, chunk).await?;

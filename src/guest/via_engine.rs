@@ -1,8 +1,8 @@
-//! Stands in for a sandbox's init where there is none, and where init has not the right: the same conversations, held by
-//! this process, which has the engine do what it can.
+//! Guests via the engine, for sandboxes without init, and for requests that init has not the rights for. This process
+//! serves the same guest streams, and uses the engine's API.
 //!
-//! Whoever talks to it need not know. What an engine cannot do is answered as init would answer what it cannot do: with a
-//! failure that says so, `ENOSYS` where no engine can. An engine that fails is `ENOTCONN`, as if init were gone.
+//! The other end of a stream need not know the difference. A request that the engine cannot serve fails, with `ENOSYS`
+//! where no engine can serve it. A failure of the engine is `ENOTCONN`, as if init had ended.
 
 mod commands;
 mod exec;
@@ -29,11 +29,11 @@ use crate::guest::stream::GuestStream;
 use commands::Commands;
 use frames::{Frames, Writer};
 
-/// All of them, with the commands that run through them.
+/// All guests via the engine, with the commands that run through them.
 pub struct GuestsViaEngine {
     engine: Arc<dyn EngineGuest>,
     commands: Arc<Commands>,
-    /// Where what is too long for memory waits, without a name.
+    /// The directory of unnamed files for content that is too long for memory.
     spool: PathBuf,
 }
 
@@ -48,8 +48,8 @@ impl GuestsViaEngine {
         Self { engine, commands: Arc::default(), spool }
     }
 
-    /// `user`: as whom commands run, if not as the container's own. `environment`: what the engine does not know of the
-    /// sandbox's.
+    /// Returns the guest of a session. `user`: the user of its commands, if not the container's own. `environment`: the
+    /// sandbox's variables that the engine does not know.
     pub fn of(
         &self,
         session: SessionId,
@@ -62,18 +62,18 @@ impl GuestsViaEngine {
         GuestViaEngine { engine, commands, spool, session, container, user, environment }
     }
 
-    /// The commands that were started through them in one sandbox.
+    /// Returns the commands of one sandbox that were started via the engine.
     pub fn commands(&self, session: SessionId) -> Vec<CommandFacts> {
         self.commands.of(session)
     }
 
-    /// Whether this command was started through one of these.
+    /// Returns whether this command was started via the engine.
     pub fn has(&self, session: SessionId, command: u64) -> bool {
         self.commands.get(session, command).is_some()
     }
 }
 
-/// One sandbox's.
+/// The guest of one sandbox, via the engine.
 #[derive(Clone)]
 pub struct GuestViaEngine {
     engine: Arc<dyn EngineGuest>,
@@ -98,14 +98,14 @@ impl std::fmt::Debug for GuestViaEngine {
 impl Entrance for GuestViaEngine {
     async fn open_stream(&self, request: &Request) -> Result<GuestStream, Unreachable> {
         let (ours, theirs) = UnixStream::pair()?;
-        let conversation = GuestStream::open(ours, request).await?;
-        tokio::spawn(self.clone().adopt(theirs));
-        Ok(conversation)
+        let stream = GuestStream::open(ours, request).await?;
+        tokio::spawn(self.clone().serve(theirs));
+        Ok(stream)
     }
 }
 
 impl GuestViaEngine {
-    async fn adopt(self, socket: UnixStream) {
+    async fn serve(self, socket: UnixStream) {
         let Frames { mut reader, mut writer } = Frames::new(socket);
         let Some(request) = reader.request().await else { return };
         let outcome = match request {
@@ -118,10 +118,10 @@ impl GuestViaEngine {
             Request::Kill { id } => self.answer(&mut writer, self.kill(id).await).await,
             Request::Signal { id, signal } => self.answer(&mut writer, self.signal(id, signal).await).await,
             Request::Await { id } => {
-                let ended = self.end_of(id).await;
+                let ended = self.wait_end_of(id).await;
                 self.answer(&mut writer, ended).await
             }
-            Request::Attach { .. } => Err(unsupported("nobody can attach to a command that the engine runs")),
+            Request::Attach { .. } => Err(unsupported("cannot attach to a command that the engine runs")),
             Request::Usage {} => match self.engine.usage(&self.container).await {
                 Ok(usage) => {
                     writer.event(&Event::Usage { usage }).await;
@@ -170,7 +170,7 @@ fn unsupported(message: impl Into<String>) -> Failure {
     failed(Errno::NOSYS, message)
 }
 
-/// Not the system's.
+/// Returns a failure without an error number of the system.
 fn other(message: impl ToString) -> Failure {
     Failure { errno: 0, message: message.to_string().into() }
 }

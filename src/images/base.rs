@@ -1,19 +1,19 @@
-//! The base image: what `profiles.default` names unless configured otherwise, and what it is made of. It is made of
-//! Debian's packages, on the host, since no image can be taken for granted on an engine.
+//! The base image, which is the default image of profiles. It is built on the host from Debian's packages, because an
+//! engine may have no image to start from.
 
 use sandboxd_actors::domain::hash::fnv1a;
 use sandboxd_actors::ports::images::Image;
 
-/// The image of every profile that names none.
+/// The default image of a profile.
 pub const TAG: &str = "sandboxd-base:latest";
 
-/// Says of which [`recipe`] an image was made.
+/// The label with the [`recipe`] of an image.
 pub const RECIPE_LABEL: &str = "sandboxd.base.recipe";
 
-/// Prints a root file system of the packages that are its arguments.
+/// A script that prints a root file system of the packages in its arguments.
 pub const SCRIPT: &str = include_str!("../../scripts/debian-root");
 
-/// A shell with the usual tools, Python and git. Busybox provides the tools that are not among them.
+/// The packages: a shell with the usual tools, Python and git. Busybox provides further tools.
 pub const PACKAGES: [&str; 15] = [
     "bash",
     "ca-certificates",
@@ -32,8 +32,8 @@ pub const PACKAGES: [&str; 15] = [
     "tar",
 ];
 
-/// The configuration of the image, as instructions of a Dockerfile. The user is named by number, so that an engine needs no
-/// look at the image's files.
+/// The configuration of the image, as Dockerfile instructions. The user is numeric, so that an engine need not read the
+/// image's files.
 const CONFIGURATION: [&str; 6] = [
     "ENV PATH=/usr/local/bin:/usr/bin:/usr/sbin",
     "ENV HOME=/home/sandbox",
@@ -43,24 +43,24 @@ const CONFIGURATION: [&str; 6] = [
     r#"CMD ["sleep", "infinity"]"#,
 ];
 
-/// Changes when the image would be made differently.
+/// Returns a hash of everything that the image is built from.
 pub fn recipe() -> String {
     let parts = [SCRIPT].into_iter().chain(PACKAGES).chain(CONFIGURATION);
     format!("{:016x}", fnv1a(parts.collect::<Vec<_>>().join("\n").as_bytes()))
 }
 
-/// The instructions with which the root file system becomes the image.
+/// Returns the instructions that turn the root file system into the image.
 pub fn instructions() -> Vec<String> {
     let label = format!("LABEL {RECIPE_LABEL}={}", recipe());
     CONFIGURATION.into_iter().map(str::to_owned).chain([label]).collect()
 }
 
-/// Whether an image was made as this version of the program makes it.
+/// Returns whether an image has the recipe of this version.
 pub fn is_up_to_date(image: &Image) -> bool {
     image.labels.get(RECIPE_LABEL) == Some(&recipe())
 }
 
-/// Advice to a user whose engine lacks an image.
+/// Returns advice for a missing image.
 pub fn how_to_get(image: &str) -> String {
     match Image::full_tag(image) == TAG {
         true => "`sandboxctl image base` makes it".to_owned(),

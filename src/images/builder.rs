@@ -1,11 +1,11 @@
-//! From the configuration to all that the builder works with.
+//! Creates the setup of the image builder from the configuration.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use sandboxd_actors::builder::garbage_collection::Watermarks;
 use sandboxd_actors::builder::repository_image::Repository;
-use sandboxd_actors::builder::{BuilderLimits, BuilderSetup, Collecting};
+use sandboxd_actors::builder::{BuilderLimits, BuilderSetup, CollectionSettings};
 use sandboxd_actors::domain::ids::InstanceName;
 use sandboxd_actors::ports::clock::SystemClock;
 use sandboxd_actors::ports::images::{Image, Images};
@@ -37,7 +37,7 @@ pub fn builder_setup(
             ask: config.engine.timeouts.list,
             builds_at_once: config.images.max_builds,
         },
-        collecting: Collecting {
+        collection: CollectionSettings {
             interval: gc.interval,
             watermarks: Watermarks { high: gc.high_watermark.into(), low: gc.low_watermark.into() },
             all: gc.all,
@@ -45,7 +45,7 @@ pub fn builder_setup(
     })
 }
 
-/// What the engine shows to registries that do not give their images to everybody.
+/// Returns the configured credentials for registries.
 pub fn registries(config: &Config) -> Registries {
     let credentials =
         |it: &config::Registry| Credentials::configured(it.credentials_file.as_deref(), &it.credentials_command);

@@ -1,5 +1,5 @@
-//! Credentials for places elsewhere, such as a repository or a registry: read from a file or a program each time that
-//! they are needed, kept no longer than that, and never shown.
+//! Credentials for repositories and registries. They are read from a file or a program for each use, dropped after it,
+//! and never shown.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -7,31 +7,32 @@ use std::process::{ExitStatus, Stdio};
 
 use tokio::process::Command;
 
-/// Where the credentials for a place come from.
+/// The source of credentials.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Credentials {
     None,
     File(PathBuf),
-    /// A program with its arguments, which prints them.
+    /// A program with its arguments, which prints the credentials.
     Command(Vec<String>),
 }
 
+/// Why credentials cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum CredentialsError {
-    #[error("its credentials cannot be read from {path}: {error}")]
+    #[error("cannot read credentials from {path}: {error}")]
     File { path: PathBuf, error: io::Error },
-    #[error("the program {program} for its credentials cannot be run: {error}")]
+    #[error("cannot run the credentials program {program}: {error}")]
     NotRun { program: String, error: io::Error },
-    #[error("the program {program} for its credentials failed: {status}")]
+    #[error("the credentials program {program} failed: {status}")]
     Failed { program: String, status: ExitStatus },
-    #[error("its credentials are not text")]
+    #[error("the credentials are not UTF-8 text")]
     NotText,
 }
 
-/// For those who take a token for a password and do not mind the name.
+/// The user name for servers that accept a token as the password of any user.
 const ANY_USER: &str = "x-access-token";
 
-/// Never shown.
+/// A secret that `Debug` does not show.
 pub struct Secret(String);
 
 impl std::fmt::Debug for Secret {
@@ -41,7 +42,7 @@ impl std::fmt::Debug for Secret {
 }
 
 impl Credentials {
-    /// At most one of the two is given.
+    /// Selects the configured source. At most one of the two is set.
     pub fn configured(file: Option<&Path>, command: &[String]) -> Self {
         match file {
             Some(file) => Self::File(file.to_owned()),
@@ -56,17 +57,17 @@ impl Credentials {
             Self::File(path) => {
                 tokio::fs::read(path).await.map_err(|error| CredentialsError::File { path: path.clone(), error })?
             }
-            Self::Command(words) => printed(words).await?,
+            Self::Command(words) => run_program(words).await?,
         };
         let text = String::from_utf8(bytes).map_err(|_| CredentialsError::NotText)?;
         Ok(Some(Secret(text.trim_end_matches(['\r', '\n']).to_owned())))
     }
 }
 
-async fn printed(words: &[String]) -> Result<Vec<u8>, CredentialsError> {
+async fn run_program(words: &[String]) -> Result<Vec<u8>, CredentialsError> {
     let program = words.first().cloned().unwrap_or_default();
     let mut command = Command::new(&program);
-    // What it says beside them may contain them.
+    // The program's error output may contain the credentials.
     command.args(words.iter().skip(1)).stdin(Stdio::null()).stderr(Stdio::null()).kill_on_drop(true);
     let run = command.output().await;
     let output = run.map_err(|error| CredentialsError::NotRun { program: program.clone(), error })?;
@@ -81,16 +82,16 @@ impl Secret {
         &self.0
     }
 
-    /// Of `user:password`, or of a token alone.
+    /// Splits `user:password`; a token alone gets a default user.
     pub fn user_and_password(&self) -> (&str, &str) {
         self.0.split_once(':').unwrap_or((ANY_USER, &self.0))
     }
 
-    /// What others said, without the secret, should they ever repeat it.
-    pub fn struck_from(&self, said: &str) -> String {
+    /// Returns a message of another program without the secret.
+    pub fn redact(&self, message: &str) -> String {
         match self.user_and_password() {
-            (_, "") => said.to_owned(),
-            (_, password) => said.replace(password, "<redacted>"),
+            (_, "") => message.to_owned(),
+            (_, password) => message.replace(password, "<redacted>"),
         }
     }
 }
@@ -100,7 +101,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_file_and_a_program_say_the_same() {
+    async fn a_file_and_a_program_give_the_same_credentials() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("credentials");
         std::fs::write(&file, "me:pass:word\n").unwrap();
@@ -109,13 +110,13 @@ mod tests {
             let secret = credentials.read().await.unwrap().unwrap();
             assert_eq!(secret.user_and_password(), ("me", "pass:word"));
             assert_eq!(format!("{secret:?}"), "<redacted>");
-            assert_eq!(secret.struck_from("no, pass:word is wrong"), "no, <redacted> is wrong");
+            assert_eq!(secret.redact("no, pass:word is wrong"), "no, <redacted> is wrong");
         }
         assert!(Credentials::configured(None, &[]).read().await.unwrap().is_none());
     }
 
     #[tokio::test]
-    async fn what_cannot_be_read_is_named_and_not_shown() {
+    async fn a_failing_source_is_named_and_its_output_is_not_shown() {
         let missing = Credentials::File("/nowhere/at-all".into()).read().await.unwrap_err().to_string();
         assert!(missing.contains("/nowhere/at-all"), "{missing}");
         let words = ["sh", "-c", "echo hidden; exit 3"].map(String::from).to_vec();

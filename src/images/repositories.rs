@@ -1,14 +1,14 @@
-//! Repositories of source code, by git on this host.
+//! Source repositories, read with git on this host.
 //!
 //! ```text
 //! <state.dir>/repositories/          mode 0700
-//!     <name>.git                     what was fetched so far, so that only what is new has to be
-//!     <name>.checkout-<uuid>/        the files of one build, as long as it lasts
-//!     <name>.access-<uuid>/          the credentials of one look, as long as it lasts
+//!     <name>.git                     a mirror, so that each fetch gets new commits only
+//!     <name>.checkout-<uuid>/        the files of one build, for its duration
+//!     <name>.access-<uuid>/          the credentials of one git call, for its duration
 //! ```
 //!
-//! Credentials reach git through a file that only this user can read, and a program that git asks for them: they are in no
-//! argument, no variable, no configuration of the clone, and not in what is logged.
+//! Git gets credentials from a program that reads a file of mode 0600. They are in no argument, no variable, no
+//! configuration of the clone, and no log.
 
 mod access;
 mod address;
@@ -30,10 +30,11 @@ use tokio::process::Command;
 
 use access::{Access, AccessError};
 use address::Address;
-use temporary::{Temporary, clear};
+use temporary::{Temporary, remove_leftovers};
 
 use crate::images::credentials::Credentials;
 
+/// A directory for repositories that cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[error("{path}: {error}")]
 pub struct SourcesError {
@@ -41,52 +42,53 @@ pub struct SourcesError {
     pub error: io::Error,
 }
 
+/// Access to source repositories with git.
 #[derive(Debug)]
 pub struct GitSources {
     directory: PathBuf,
     logins: BTreeMap<String, Login>,
 }
 
-/// How a repository knows us, and we its host.
+/// The credentials for a repository, and the keys of its host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Login {
     pub credentials: Credentials,
-    /// The hosts' keys, for ssh. Without, they are where ssh looks for them by itself.
+    /// The host keys for ssh. `None`: ssh's default files.
     pub known_hosts: Option<PathBuf>,
 }
 
 #[derive(Debug, thiserror::Error)]
 enum GitError {
-    #[error("git cannot be run: {0}")]
+    #[error("cannot run git: {0}")]
     NotRun(io::Error),
-    #[error("git {what} failed: {said}")]
-    Failed { what: &'static str, said: String },
-    #[error("there is no branch {0}")]
+    #[error("git {command} failed: {output}")]
+    Failed { command: &'static str, output: String },
+    #[error("the repository has no branch {0}")]
     NoBranch(String),
-    /// It is not shown: it may have a password in it.
-    #[error("its address is not understood")]
+    /// The message leaves the address out, which may contain a password.
+    #[error("the repository's url is invalid; use https, ssh or a local path, without a password")]
     Address,
-    #[error("submodule {path} is at an address that a submodule of this repository may not have")]
+    #[error("submodule {path} has a url that is not allowed for submodules of this repository")]
     Submodule { path: String },
     #[error(transparent)]
     Access(#[from] AccessError),
 }
 
 impl GitSources {
-    /// Takes a directory of its own, and clears away what an earlier run left there.
+    /// Creates the directory, and removes temporary directories of an earlier run.
     pub fn open(directory: &Path, logins: BTreeMap<String, Login>) -> Result<Self, SourcesError> {
         let unusable = |error| SourcesError { path: directory.to_owned(), error };
         DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(unusable)?;
-        clear(directory).map_err(unusable)?;
+        remove_leftovers(directory).map_err(unusable)?;
         Ok(Self { directory: directory.to_owned(), logins })
     }
 
-    async fn look(&self, repository: &Repository) -> Result<String, GitError> {
+    async fn read_head(&self, repository: &Repository) -> Result<String, GitError> {
         let address = Address::parse(&repository.url).ok_or(GitError::Address)?;
         let access = self.access(repository, &address, self.credentials_of(repository)).await?;
         let reference = format!("refs/heads/{}", repository.branch);
-        let told = self.git(&access, "ls-remote", ["ls-remote", "--", &repository.url, &reference]).await?;
-        let commit = told.lines().find_map(|line| line.strip_suffix(&reference)).map(str::trim);
+        let references = self.git(&access, "ls-remote", ["ls-remote", "--", &repository.url, &reference]).await?;
+        let commit = references.lines().find_map(|line| line.strip_suffix(&reference)).map(str::trim);
         commit.map(str::to_owned).ok_or_else(|| GitError::NoBranch(repository.branch.clone()))
     }
 
@@ -102,14 +104,14 @@ impl GitSources {
         let wanted = format!("+refs/heads/{branch}:refs/heads/{branch}");
         let fetch = ["-C", at, "fetch", "--quiet", "--no-tags", "--", url, &wanted];
         if let Err(error) = self.git(&access, "fetch", fetch).await {
-            // Whatever is wrong with it, the next time begins anew.
+            // The mirror may be damaged, so the next fetch starts with a new one.
             let _ = tokio::fs::remove_dir_all(&mirror).await;
             return Err(error);
         }
         let checkout = Temporary::named(&self.directory, name, "checkout");
         let (path, files) = (checkout.path().to_owned(), checkout.path().to_string_lossy().into_owned());
         let clone = ["clone", "--quiet", "--no-tags", "--single-branch", "--branch", branch, "--", at, &files];
-        // From here on there is nobody to show credentials to.
+        // The following calls are local and need no credentials.
         let here = self.access(repository, &Address::Local(&mirror), &Credentials::None).await?;
         self.git(&here, "clone", clone).await?;
         self.git(&here, "remote", ["-C", &files, "remote", "set-url", "origin", url]).await?;
@@ -117,7 +119,7 @@ impl GitSources {
         if repository.submodules {
             self.add_submodules(repository, &address, &path).await?;
         }
-        Ok(Checkout { directory: path, commit, held: Box::new(checkout) })
+        Ok(Checkout { directory: path, commit, guard: Box::new(checkout) })
     }
 
     fn credentials_of(&self, repository: &Repository) -> &Credentials {
@@ -134,11 +136,11 @@ impl GitSources {
         Ok(Access::prepare(&self.directory, repository, address, credentials, known_hosts).await?)
     }
 
-    /// What git prints.
+    /// Runs git and returns its output.
     async fn git<const N: usize>(
         &self,
         access: &Access,
-        what: &'static str,
+        command: &'static str,
         arguments: [&str; N],
     ) -> Result<String, GitError> {
         let mut git = Command::new("git");
@@ -148,16 +150,16 @@ impl GitSources {
         if status.success() {
             return Ok(String::from_utf8_lossy(&stdout).into_owned());
         }
-        let said = access.redacted(String::from_utf8_lossy(&stderr).trim());
-        let said = if said.is_empty() { status.to_string() } else { said };
-        Err(GitError::Failed { what, said })
+        let output = access.redact(String::from_utf8_lossy(&stderr).trim());
+        let output = if output.is_empty() { status.to_string() } else { output };
+        Err(GitError::Failed { command, output })
     }
 }
 
 #[async_trait]
 impl Sources for GitSources {
     async fn head(&self, repository: &Repository) -> Result<String, ImageError> {
-        self.look(repository).await.map_err(|error| unavailable(repository, &error))
+        self.read_head(repository).await.map_err(|error| unavailable(repository, &error))
     }
 
     async fn check_out(&self, repository: &Repository) -> Result<Checkout, ImageError> {

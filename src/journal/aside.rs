@@ -1,4 +1,4 @@
-//! Makes room for a new journal without deleting the old one.
+//! Sets a journal aside to make room for a new one.
 
 use std::fs::{self, File};
 use std::io;
@@ -8,8 +8,8 @@ use chrono::Utc;
 
 use super::{PARTS, beside};
 
-/// The main file goes first: should the rest not follow, a log without its journal is seen as damage, while a journal
-/// without its log would pass for whole and be older than what was promised.
+/// Renames the main file first: after an interruption, a log without its journal is detected as damage, while a journal
+/// without its log would look valid and lack acknowledged writes.
 pub(super) fn rename(journal: &Path) -> io::Result<Option<PathBuf>> {
     let aside = beside(journal, &format!(".aside-{}", Utc::now().format("%Y%m%dT%H%M%S%.3fZ")));
     let mut renamed = false;
@@ -19,7 +19,7 @@ pub(super) fn rename(journal: &Path) -> io::Result<Option<PathBuf>> {
             continue;
         }
         if to.try_exists()? {
-            return Err(io::Error::new(io::ErrorKind::AlreadyExists, format!("{} is there already", to.display())));
+            return Err(io::Error::new(io::ErrorKind::AlreadyExists, format!("{} already exists", to.display())));
         }
         fs::rename(from, to)?;
         renamed = true;
@@ -28,7 +28,7 @@ pub(super) fn rename(journal: &Path) -> io::Result<Option<PathBuf>> {
     Ok(renamed.then_some(aside))
 }
 
-/// A rename is on disk once its directory is.
+/// A rename is durable once its directory is synced.
 pub(super) fn sync_directory(file: &Path) -> io::Result<()> {
     match file.parent() {
         Some(directory) if !directory.as_os_str().is_empty() => File::open(directory)?.sync_all(),

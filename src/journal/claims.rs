@@ -1,4 +1,4 @@
-//! Claims as rows. A claim is of the session that its chat's record is of, or is not there.
+//! Claims as rows. A claim always has the session of its chat's record.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -10,9 +10,9 @@ use sandboxd_actors::domain::host_path::HostPath;
 use sandboxd_actors::domain::ids::{ChatId, ContainerId, SessionId};
 use sandboxd_actors::pool::claims::Claim;
 
-use super::rows::{parsed, understood};
+use super::rows::{parse_column, read_column};
 
-/// Writes the claim, if its chat has its session.
+/// Saves the claim if the chat's record has the claim's session.
 pub(super) fn save(connection: &Connection, claim: &Claim) -> rusqlite::Result<()> {
     let mut replace = connection.prepare_cached(
         "REPLACE INTO claims (chat, session, slot, container, labels, environment, mounts) \
@@ -38,15 +38,15 @@ pub(super) fn all(connection: &Connection) -> rusqlite::Result<Vec<Arc<Claim>>> 
     connection.prepare("SELECT * FROM claims")?.query_map([], |row| read(row).map(Arc::new))?.collect()
 }
 
-/// Removes the claim of a session that is gone.
-pub(super) fn forget(connection: &Connection, chat: ChatId, session: SessionId) -> rusqlite::Result<()> {
+/// Removes the claim of a session.
+pub(super) fn remove(connection: &Connection, chat: ChatId, session: SessionId) -> rusqlite::Result<()> {
     let mut delete = connection.prepare_cached("DELETE FROM claims WHERE chat = ?1 AND session = ?2")?;
     delete.execute((chat.to_string(), session.to_string()))?;
     Ok(())
 }
 
-/// Removes the claim of a session whose place another has taken.
-pub(super) fn supersede(connection: &Connection, chat: ChatId, session: SessionId) -> rusqlite::Result<()> {
+/// Removes the claims of the chat's other sessions.
+pub(super) fn remove_superseded(connection: &Connection, chat: ChatId, session: SessionId) -> rusqlite::Result<()> {
     let mut delete = connection.prepare_cached("DELETE FROM claims WHERE chat = ?1 AND session <> ?2")?;
     delete.execute((chat.to_string(), session.to_string()))?;
     Ok(())
@@ -58,16 +58,16 @@ fn read(row: &Row<'_>) -> rusqlite::Result<Claim> {
         let mounts: BTreeMap<String, String> = serde_json::from_str(text).map_err(|why| why.to_string())?;
         mounts.into_iter().map(|(target, source)| Ok((target, path(&source)?))).collect::<Result<_, String>>()
     };
-    // A fault in it must not show the values.
+    // The error must not contain the values.
     let environment = |text: &str| serde_json::from_str(text).map_err(|_| "expected names and values");
     Ok(Claim {
-        slot: parsed(row, "slot")?,
-        session: parsed(row, "session")?,
-        chat: parsed(row, "chat")?,
+        slot: parse_column(row, "slot")?,
+        session: parse_column(row, "session")?,
+        chat: parse_column(row, "chat")?,
         container: ContainerId::new(row.get::<_, String>("container")?),
-        labels: understood(row, "labels", |text| serde_json::from_str(text))?,
-        environment: Environment::recorded(understood(row, "environment", environment)?),
-        mounts: understood(row, "mounts", mounts)?,
+        labels: read_column(row, "labels", |text| serde_json::from_str(text))?,
+        environment: Environment::recorded(read_column(row, "environment", environment)?),
+        mounts: read_column(row, "mounts", mounts)?,
     })
 }
 

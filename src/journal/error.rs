@@ -1,4 +1,4 @@
-//! What SQLite and the system say, in the words of the journal's port.
+//! Maps errors of SQLite and of the operating system to the journal's errors.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write};
@@ -9,14 +9,14 @@ use sandboxd_actors::journal::JournalError;
 
 use super::beside;
 
-pub(super) fn of_sqlite(file: &Path, error: &rusqlite::Error) -> JournalError {
+pub(super) fn from_sqlite(file: &Path, error: &rusqlite::Error) -> JournalError {
     let (name, message) = (file.display().to_string(), error.to_string());
     match error.sqlite_error_code() {
         Some(ErrorCode::DiskFull) => JournalError::Full { file: name, message },
         Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
             JournalError::Busy { file: name, holder: "another program".into() }
         }
-        // The statements are fixed; where one makes no sense, the tables are not those that were made.
+        // The statements are fixed, so an invalid statement means that the tables were changed.
         Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase | ErrorCode::Unknown) => {
             JournalError::Corrupt { file: name, message }
         }
@@ -25,12 +25,12 @@ pub(super) fn of_sqlite(file: &Path, error: &rusqlite::Error) -> JournalError {
             Some(why) => JournalError::Full { file: name, message: why.to_string() },
             None => JournalError::Io { file: name, message },
         },
-        // A value that could be read, but not understood.
+        // A value that cannot be parsed.
         None => JournalError::Corrupt { file: name, message },
     }
 }
 
-pub(super) fn of_io(file: &Path, error: &io::Error) -> JournalError {
+pub(super) fn from_io(file: &Path, error: &io::Error) -> JournalError {
     let (file, message) = (file.display().to_string(), error.to_string());
     if is_out_of_space(error) { JournalError::Full { file, message } } else { JournalError::Io { file, message } }
 }
@@ -39,7 +39,8 @@ pub(super) fn corrupt(file: &Path, message: impl Into<String>) -> JournalError {
     JournalError::Corrupt { file: file.display().to_string(), message: message.into() }
 }
 
-/// SQLite takes only `ENOSPC` for a full disk and calls a quota an I/O error. Whether it was one shows a write of ours.
+/// Writes a probe file to detect an exceeded quota. SQLite maps only `ENOSPC` to a full disk, and a quota to an I/O
+/// error.
 fn out_of_space(file: &Path) -> Option<io::Error> {
     let probe = beside(file, ".probe");
     let tried = File::create(&probe).and_then(|mut probe| {

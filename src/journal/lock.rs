@@ -1,4 +1,4 @@
-//! Keeps a second service away from a journal.
+//! Excludes a second service from a journal.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{Read, Write};
@@ -9,9 +9,9 @@ use sandboxd_actors::journal::JournalError;
 
 use super::{beside, error};
 
-/// Held until it is dropped; the kernel drops it with its process, however that ends. The lock is on a file of its own,
-/// because SQLite's locks on the journal would be lost as soon as any other handle on it is closed. The lock file stays:
-/// deleting it would let two processes hold two files of one name.
+/// A lock on a journal, held until it is dropped. The kernel releases it with its process. The lock is on a separate
+/// file, because closing any other handle on the journal would release SQLite's locks. The lock file stays: removing it
+/// would let two processes lock two files of one name.
 #[derive(Debug)]
 pub(super) struct Lock {
     _file: File,
@@ -20,7 +20,7 @@ pub(super) struct Lock {
 impl Lock {
     pub(super) fn acquire(journal: &Path) -> Result<Self, JournalError> {
         let path = beside(journal, ".lock");
-        let unusable = |why| error::of_io(&path, &why);
+        let unusable = |why| error::from_io(&path, &why);
         let mut file = OpenOptions::new()
             .read(true)
             .write(true)
@@ -36,7 +36,7 @@ impl Lock {
             }
             Err(TryLockError::Error(why)) => return Err(unusable(why)),
         }
-        // Only for the message above; a full disk is no reason not to start.
+        // The pid is only for the message above, so a failed write must not prevent the start.
         let _ = file.set_len(0).and_then(|()| write!(file, "{}", std::process::id()));
         Ok(Self { _file: file })
     }

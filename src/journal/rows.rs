@@ -49,34 +49,34 @@ pub(super) fn save_sandbox(connection: &Connection, sandbox: &Sandbox) -> rusqli
 }
 
 pub(super) fn read_sandbox(row: &Row<'_>, instance: &InstanceName) -> rusqlite::Result<Sandbox> {
-    let chat = parsed(row, "chat")?;
-    let endpoint = match (optional(row, "ip")?, row.get("port")?) {
+    let chat = parse_column(row, "chat")?;
+    let endpoint = match (parse_optional_column(row, "ip")?, row.get("port")?) {
         (Some(ip), Some(port)) => Some(Endpoint { ip, port }),
         _ => None,
     };
     Ok(Sandbox {
-        session: parsed(row, "session")?,
+        session: parse_column(row, "session")?,
         chat,
-        agent: parsed(row, "agent")?,
-        workspace: optional(row, "workspace")?,
+        agent: parse_column(row, "agent")?,
+        workspace: parse_optional_column(row, "workspace")?,
         volume: volume(row)?,
-        profile: parsed(row, "profile")?,
+        profile: parse_column(row, "profile")?,
         image: row.get("image")?,
-        snapshot: optional(row, "snapshot")?,
+        snapshot: parse_optional_column(row, "snapshot")?,
         container_name: ContainerName::of(instance, chat),
         container: container(row)?,
         endpoint,
-        status: parsed(row, "status")?,
-        reason: parsed(row, "reason")?,
+        status: parse_column(row, "status")?,
+        reason: parse_column(row, "reason")?,
         message: row.get("message")?,
-        created_at: parsed(row, "created_at")?,
-        started_at: optional(row, "started_at")?,
-        last_activity_at: parsed(row, "last_activity_at")?,
-        expires_at: parsed(row, "expires_at")?,
-        idle_timeout: understood(row, "idle_timeout", read_duration)?,
-        held_until: optional(row, "held_until")?,
+        created_at: parse_column(row, "created_at")?,
+        started_at: parse_optional_column(row, "started_at")?,
+        last_activity_at: parse_column(row, "last_activity_at")?,
+        expires_at: parse_column(row, "expires_at")?,
+        idle_timeout: read_column(row, "idle_timeout", read_duration)?,
+        held_until: parse_optional_column(row, "held_until")?,
         held_by: Vec::new(),
-        durable_leases: understood(row, "leases", read_leases)?,
+        durable_leases: read_column(row, "leases", read_leases)?,
     })
 }
 
@@ -93,16 +93,19 @@ pub(super) fn find_sandbox(
 }
 
 pub(super) fn sessions(connection: &Connection) -> rusqlite::Result<Vec<SessionId>> {
-    connection.prepare_cached("SELECT session FROM sandboxes")?.query_map([], |row| parsed(row, "session"))?.collect()
+    connection
+        .prepare_cached("SELECT session FROM sandboxes")?
+        .query_map([], |row| parse_column(row, "session"))?
+        .collect()
 }
 
-pub(super) fn forget_sandbox(connection: &Connection, chat: ChatId, session: SessionId) -> rusqlite::Result<()> {
+pub(super) fn remove_sandbox(connection: &Connection, chat: ChatId, session: SessionId) -> rusqlite::Result<()> {
     let mut delete = connection.prepare_cached("DELETE FROM sandboxes WHERE chat = ?1 AND session = ?2")?;
     delete.execute((chat.to_string(), session.to_string()))?;
     Ok(())
 }
 
-pub(super) fn note_activity(
+pub(super) fn save_activity(
     connection: &Connection,
     chat: ChatId,
     session: SessionId,
@@ -174,14 +177,14 @@ fn read_event(row: &Row<'_>) -> rusqlite::Result<LifecycleEvent> {
     Ok(LifecycleEvent {
         sequence: row.get::<_, i64>("sequence")?.unsigned_abs(),
         change: Change {
-            at: parsed(row, "at")?,
-            chat: parsed(row, "chat")?,
-            session: parsed(row, "session")?,
-            agent: parsed(row, "agent")?,
+            at: parse_column(row, "at")?,
+            chat: parse_column(row, "chat")?,
+            session: parse_column(row, "session")?,
+            agent: parse_column(row, "agent")?,
             container: container(row)?,
-            from: optional(row, "from_status")?,
-            to: optional(row, "to_status")?,
-            reason: parsed(row, "reason")?,
+            from: parse_optional_column(row, "from_status")?,
+            to: parse_optional_column(row, "to_status")?,
+            reason: parse_column(row, "reason")?,
             message: row.get("message")?,
         },
     })
@@ -190,7 +193,7 @@ fn read_event(row: &Row<'_>) -> rusqlite::Result<LifecycleEvent> {
 fn volume(row: &Row<'_>) -> rusqlite::Result<Option<HostPath>> {
     match row.get_ref("volume")?.as_str_or_null()? {
         None => Ok(None),
-        Some(_) => understood(row, "volume", |text| HostPath::from_canonical(Path::new(text))).map(Some),
+        Some(_) => read_column(row, "volume", |text| HostPath::from_canonical(Path::new(text))).map(Some),
     }
 }
 
@@ -198,18 +201,18 @@ fn container(row: &Row<'_>) -> rusqlite::Result<Option<ContainerId>> {
     Ok(row.get::<_, Option<String>>("container")?.map(ContainerId::new))
 }
 
-pub(super) fn parsed<T: FromStr<Err: Display>>(row: &Row<'_>, column: &str) -> rusqlite::Result<T> {
-    understood(row, column, str::parse)
+pub(super) fn parse_column<T: FromStr<Err: Display>>(row: &Row<'_>, column: &str) -> rusqlite::Result<T> {
+    read_column(row, column, str::parse)
 }
 
-fn optional<T: FromStr<Err: Display>>(row: &Row<'_>, column: &str) -> rusqlite::Result<Option<T>> {
+fn parse_optional_column<T: FromStr<Err: Display>>(row: &Row<'_>, column: &str) -> rusqlite::Result<Option<T>> {
     match row.get_ref(column)?.as_str_or_null()? {
         None => Ok(None),
-        Some(_) => parsed(row, column).map(Some),
+        Some(_) => parse_column(row, column).map(Some),
     }
 }
 
-pub(super) fn understood<T, E: Display>(
+pub(super) fn read_column<T, E: Display>(
     row: &Row<'_>,
     column: &str,
     read: impl FnOnce(&str) -> Result<T, E>,
@@ -219,12 +222,12 @@ pub(super) fn understood<T, E: Display>(
         .map_err(|why| rusqlite::Error::FromSqlConversionFailure(index, Type::Text, format!("{column}: {why}").into()))
 }
 
-/// SQLite's numbers are signed. An event's number starts at a time in milliseconds and is never near the end of them.
+/// SQLite's integers are signed. Event numbers start at a time in milliseconds and never reach the limit.
 fn number(sequence: u64) -> i64 {
     i64::try_from(sequence).unwrap_or(i64::MAX)
 }
 
-/// To the nanosecond, so that a time that is read back equals the one that was promised.
+/// Keeps nanoseconds, so that a time that is read back equals the acknowledged one.
 fn time(at: Timestamp) -> String {
     at.to_rfc3339_opts(SecondsFormat::AutoSi, true)
 }
@@ -241,7 +244,7 @@ fn read_leases(text: &str) -> Result<Vec<(LeaseId, Timestamp)>, String> {
     text.lines().map(|line| lease(line).ok_or_else(|| format!("expected a lease, got {line:?}"))).collect()
 }
 
-/// Seconds, with nine decimals or none: exact for every duration there is.
+/// Writes seconds with nine decimals or none, which is exact for every duration.
 fn duration(duration: Duration) -> String {
     match (duration.as_secs(), duration.subsec_nanos()) {
         (seconds, 0) => seconds.to_string(),

@@ -5,13 +5,13 @@ use rusqlite::{Connection, TransactionBehavior};
 /// Marks an SQLite file as a journal: "sbxj".
 pub(super) const APPLICATION_ID: i32 = 0x7362_786a;
 
-/// The n-th takes a journal of version n to the next; a new version is one more. One that was released is never changed.
-/// New words for a status or a reason need a version too, if only an empty one: an older program then says that the
-/// file is newer, and does not take it for damaged.
+/// The n-th migration takes a journal from version n to the next. A released migration never changes. New words for a
+/// status or a reason need a version, too, even an empty one: an older program then reports a newer file instead of a
+/// damaged one.
 pub(super) const MIGRATIONS: &[&str] = &[FIRST, LEASES, SNAPSHOTS, WORKSPACES, OPTIONAL_VOLUMES, CLAIMS];
 
-/// Words, ids and times are stored as the protocol shows them, for people with a plain `sqlite3`. The name of a
-/// container is not stored, because it follows from the instance and the chat.
+/// Words, ids and times are stored as in the protocol, readable with a plain `sqlite3`. The name of a container is not
+/// stored, because it follows from the instance and the chat.
 const FIRST: &str = "
     CREATE TABLE journal (
         one         INTEGER PRIMARY KEY CHECK (one = 1),
@@ -57,13 +57,13 @@ const FIRST: &str = "
     CREATE INDEX events_by_chat ON events (chat);
 ";
 
-/// One lease per line: its id, and when it ends.
+/// One lease per line: its id and its end.
 const LEASES: &str = "ALTER TABLE sandboxes ADD COLUMN leases TEXT NOT NULL DEFAULT ''";
 
-/// What a sandbox was restored from; with the reasons `snapshotted` and `snapshot_failed`.
+/// The snapshot that a sandbox was restored from; with the reasons `snapshotted` and `snapshot_failed`.
 const SNAPSHOTS: &str = "ALTER TABLE sandboxes ADD COLUMN snapshot TEXT";
 
-/// Whose chat it is; of sandboxes from before, nobody said.
+/// The workspace of the chat; unknown for older sandboxes.
 const WORKSPACES: &str = "ALTER TABLE sandboxes ADD COLUMN workspace TEXT";
 
 /// A sandbox may have no volume. SQLite cannot lift NOT NULL from a column, so the column is replaced.
@@ -74,7 +74,7 @@ const OPTIONAL_VOLUMES: &str = "
     ALTER TABLE sandboxes DROP COLUMN required_volume;
 ";
 
-/// Claims of slots, as JSON where they are maps. Those of a journal from before are files: see `claims_in_files`.
+/// Claims of slots; maps are JSON. Claims of an older journal are files: see `claims_in_files`.
 const CLAIMS: &str = "
     CREATE TABLE claims (
         chat        TEXT NOT NULL PRIMARY KEY,
@@ -89,7 +89,7 @@ const CLAIMS: &str = "
     UPDATE journal SET claims_in_files = 1;
 ";
 
-/// The version that these migrations lead to.
+/// Returns the version after these migrations.
 pub(super) fn latest(migrations: &[&str]) -> i32 {
     i32::try_from(migrations.len()).expect("there are few versions")
 }
@@ -98,7 +98,7 @@ pub(super) fn version(connection: &Connection) -> rusqlite::Result<i32> {
     connection.pragma_query_value(None, "user_version", |row| row.get(0))
 }
 
-/// Brings a journal to the latest version, all the way or not at all.
+/// Migrates a journal to the latest version in one transaction.
 pub(super) fn migrate(connection: &mut Connection, migrations: &[&str]) -> rusqlite::Result<()> {
     let found = usize::try_from(version(connection)?).unwrap_or(0);
     if found >= migrations.len() {

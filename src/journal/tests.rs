@@ -1,4 +1,4 @@
-//! What the journal keeps, and what it refuses.
+//! Tests of the journal.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -21,7 +21,7 @@ mod ownership;
 mod round_trip;
 mod versions;
 
-/// A directory with a journal in it, or room for one.
+/// A directory for a journal.
 struct Place {
     directory: TempDir,
     file: PathBuf,
@@ -42,7 +42,7 @@ impl Place {
         self.open().unwrap()
     }
 
-    /// Every file with what is in it, but for the lock, which tells who tried last.
+    /// Returns the content of every file except the lock, which changes with every attempt to open.
     fn bytes(&self) -> BTreeMap<PathBuf, Vec<u8>> {
         let files = fs::read_dir(self.directory.path()).unwrap().map(|entry| entry.unwrap().path());
         let others = files.filter(|path| path.extension().is_none_or(|extension| extension != "lock"));
@@ -58,7 +58,7 @@ fn chat(n: u128) -> ChatId {
     ChatId::new(uuid::Uuid::from_u128(n))
 }
 
-/// Of the session that the sandbox is of.
+/// Returns a claim with the session of the sandbox.
 fn claim(sandbox: &Sandbox) -> Claim {
     Claim {
         slot: SlotId::random(),
@@ -125,9 +125,9 @@ fn event(sequence: u64, chat_number: u128) -> Entry {
     Entry::Event(Box::new(LifecycleEvent { sequence, change }))
 }
 
-/// Writes so many events and answers with the number of the first.
+/// Writes `count` events and returns the number of the first.
 fn record(journal: &mut SqliteJournal, count: u64) -> u64 {
-    let first = journal.kept.last + 1;
+    let first = journal.event_range.last + 1;
     let entries: Vec<_> = (first..first + count).map(|sequence| event(sequence, u128::from(sequence % 2))).collect();
     journal.commit(&entries).unwrap();
     first
@@ -137,7 +137,7 @@ fn numbers(page: &EventPage) -> Vec<u64> {
     page.events.iter().map(|event| event.sequence).collect()
 }
 
-/// In the order of their chats.
+/// Returns the sandboxes, sorted by chat.
 fn sandboxes(journal: &mut SqliteJournal) -> Vec<Sandbox> {
     let mut sandboxes = journal.load().unwrap().sandboxes;
     sandboxes.sort_by_key(|sandbox| sandbox.chat);
@@ -154,28 +154,28 @@ fn a_new_session_takes_the_place_of_the_one_before() {
 }
 
 #[test]
-fn a_stale_session_is_neither_forgotten_nor_active() {
+fn a_stale_session_is_neither_removed_nor_active() {
     let place = Place::new();
     let mut journal = place.opened();
     let stale = session(1);
     journal.commit(&[Entry::Save(Box::new(sandbox(1, 2)))]).unwrap();
-    journal.commit(&[Entry::Forget { chat: chat(1), session: stale }]).unwrap();
+    journal.commit(&[Entry::Remove { chat: chat(1), session: stale }]).unwrap();
     journal.commit(&[Entry::Activity { chat: chat(1), session: stale, at: moment(9) }]).unwrap();
     journal.commit(&[Entry::Activity { chat: chat(2), session: stale, at: moment(9) }]).unwrap();
     assert_eq!(sandboxes(&mut journal), [sandbox(1, 2)]);
 
     journal.commit(&[Entry::Activity { chat: chat(1), session: session(2), at: moment(9) }]).unwrap();
     assert_eq!(sandboxes(&mut journal), [Sandbox { last_activity_at: moment(9), ..sandbox(1, 2) }]);
-    journal.commit(&[Entry::Forget { chat: chat(1), session: session(2) }]).unwrap();
+    journal.commit(&[Entry::Remove { chat: chat(1), session: session(2) }]).unwrap();
     assert_eq!(sandboxes(&mut journal), []);
 }
 
 #[test]
-fn a_commit_that_fails_half_way_leaves_nothing() {
+fn a_failed_commit_is_rolled_back() {
     let place = Place::new();
     let mut journal = place.opened();
     let first = record(&mut journal, 1);
-    // The same number twice cannot be.
+    // A duplicate number is refused.
     let error = journal.commit(&[save(1), event(first + 1, 1), event(first, 1)]).unwrap_err();
     assert!(matches!(error, JournalError::Defect { .. }), "{error}");
     assert_eq!(sandboxes(&mut journal), []);
@@ -188,7 +188,7 @@ fn a_journal_is_fresh_until_it_is_said_to_be_rebuilt() {
     let place = Place::new();
     assert!(place.opened().load().unwrap().fresh);
     place.opened().commit(&[save(1)]).unwrap();
-    assert!(place.opened().load().unwrap().fresh, "a crash in between must not turn the rest into strangers");
+    assert!(place.opened().load().unwrap().fresh, "a crash during the rebuild must not orphan containers");
     place.opened().commit(&[save(2), Entry::Rebuilt]).unwrap();
     assert!(!place.opened().load().unwrap().fresh);
 }
@@ -248,7 +248,7 @@ fn a_cursor_of_a_journal_that_was_set_aside_is_a_gap() {
         let mut journal = place.opened();
         record(&mut journal, 3) + 2
     };
-    // Numbers start with the time.
+    // The first number is the current time.
     while chrono::Utc::now().timestamp_millis().unsigned_abs() <= cursor + 1 {
         std::thread::yield_now();
     }
@@ -278,7 +278,7 @@ fn a_full_file_is_an_error_that_heals() {
     assert_eq!(sandboxes(&mut journal).len(), 1000);
 }
 
-/// No kill shows a missing sync, only a power cut would.
+/// Checks the settings, because only a power cut shows a missing sync.
 #[test]
 fn every_commit_is_synced_to_a_log_of_its_own() {
     let place = Place::new();

@@ -1,20 +1,12 @@
 //! Work inside a sandbox: what is asked for, and what is told of it.
 
-pub mod answer;
 pub mod file_reason;
 mod params;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use sandboxd_actors::ports::engine::logs::LogRange;
-use serde::Deserialize;
-
-use super::error::Error;
-
-pub(super) use params::{SyncFields, parse};
 
 /// What is kept of each of a command's outputs for its answer, unless the request says otherwise.
 pub const DEFAULT_OUTPUT: usize = 1 << 20;
@@ -174,17 +166,6 @@ pub struct Output {
     /// Bytes of each output that are told.
     pub limit: usize,
     pub detach_on_disconnect: bool,
-}
-
-/// Bytes in a request: one of two fields.
-#[derive(Debug, Deserialize)]
-#[serde(transparent)]
-struct Encoded(String);
-
-impl Encoded {
-    fn decode(self, field: &str) -> Result<Vec<u8>, Error> {
-        STANDARD.decode(self.0).map_err(|error| Error::invalid_params(field, error))
-    }
 }
 
 /// How many of these bytes can be told as text without cutting a character in two; all, if they are no text anyway.

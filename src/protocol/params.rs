@@ -1,21 +1,21 @@
-//! From parameters to a call: every field is checked here, once, and a wrong one is named.
+//! From a request to a call: the one place where parameters are checked. An error names the parameter.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use sandboxd_actors::domain::environment::Environment;
 use sandboxd_actors::domain::ids::{AgentId, ChatId, LeaseId, ProfileName, SnapshotId, WorkspaceId};
 use sandboxd_actors::domain::snapshot::SnapshotLabel;
-use serde::Deserialize;
+use sandboxd_protocol::error::Error;
+use sandboxd_protocol::event::WatchParams;
+use sandboxd_protocol::method::{Method, Request};
+use sandboxd_protocol::sandbox::{CreateParams, GitIdentity, HintParams};
+use sandboxd_protocol::snapshot::SnapshotListParams;
 
-use super::error::{Error, Kind};
-use super::fields::{NoFields, duration, fields, optional, required, required_duration};
-use super::images::{self, ImageCall};
-use super::listing::{Filter, ListFields};
-use super::method::Method;
-use super::pools::{Hint, HintFields, PoolFields};
-use super::request::Text;
-use crate::protocol::guest::{self, Exec, GuestRequest, SyncFields};
+use super::check::{self, optional, optional_duration};
+use super::guest::{Exec, GuestRequest};
+use super::images::ImageCall;
+use super::listing::Filter;
+use super::pools::Hint;
 
 /// What a caller asks for, as far as it can be checked without knowing this host.
 #[derive(Debug, PartialEq)]
@@ -113,41 +113,122 @@ pub const DEFAULT_PAGE: usize = 100;
 pub const MAX_PAGE: usize = 1000;
 
 impl Call {
+    /// Parses and checks the parameters of a method.
     pub fn parse(method: Method, params: Option<&str>) -> Result<Call, Error> {
-        let params = params.unwrap_or("{}");
-        if let Some((chat, inside)) = guest::parse(method, params)? {
-            return Ok(Call::GuestRequest(chat, inside));
-        }
-        if let Some(image) = images::parse(method, params)? {
-            return Ok(Call::Image(image));
-        }
-        match method {
-            Method::SandboxCreate => {
-                fields::<CreateFields<'_>>(params)?.checked().map(|create| Call::Create(Box::new(create)))
+        Request::parse(method, params.unwrap_or("{}")).and_then(Call::checked)
+    }
+
+    /// Checks the parameters of a request.
+    pub fn checked(request: Request) -> Result<Call, Error> {
+        let chat = |id: &str| check::parse("chat_id", id);
+        let guest = |id: &str, request: GuestRequest| Ok(Call::GuestRequest(chat(id)?, request));
+        let profile = |name: Option<String>| optional("profile", name.as_deref());
+        match request {
+            Request::SandboxCreate(given) => Create::checked(given).map(|create| Call::Create(Box::new(create))),
+            Request::SandboxGet(given) => chat(&given.chat_id).map(Call::Get),
+            Request::SandboxList(given) => Ok(Call::List {
+                after: optional("after", given.after.as_deref())?,
+                limit: page(given.limit)?,
+                filter: Filter::checked(&given)?,
+            }),
+            Request::SandboxRenew(given) => {
+                Ok(Call::Renew { chat: chat(&given.chat_id)?, ttl: check::duration("ttl", given.ttl)? })
             }
-            Method::SandboxGet => fields::<ChatFields<'_>>(params)?.checked().map(Call::Get),
-            Method::SandboxDelete => fields::<DeleteFields<'_>>(params)?.checked(),
-            Method::SandboxSnapshot => fields::<SnapshotFields<'_>>(params)?.checked(),
-            Method::SnapshotList => fields::<SnapshotsFields<'_>>(params)?.checked(),
-            Method::SnapshotDelete => fields::<DeleteSnapshotFields<'_>>(params)?.checked(),
-            Method::SandboxList => fields::<ListFields<'_>>(params)?.checked(),
-            Method::SystemHealth => fields::<NoFields>(params).map(|NoFields {}| Call::Health),
-            Method::SystemInfo => fields::<NoFields>(params).map(|NoFields {}| Call::Info),
-            Method::SystemDoctor => fields::<NoFields>(params).map(|NoFields {}| Call::Doctor),
-            Method::SandboxRenew => fields::<RenewFields<'_>>(params)?.checked(),
-            Method::SandboxTouch => fields::<ChatFields<'_>>(params)?.checked().map(Call::Touch),
-            Method::SandboxPause => fields::<ChatFields<'_>>(params)?.checked().map(Call::Pause),
-            Method::SandboxResume => fields::<ChatFields<'_>>(params)?.checked().map(Call::Resume),
-            Method::SandboxLease => fields::<LeaseFields<'_>>(params)?.checked(),
-            Method::SandboxRelease => fields::<ReleaseFields<'_>>(params)?.checked(),
-            Method::EventsWatch => fields::<WatchFields<'_>>(params)?.checked().map(Call::Watch),
-            Method::SandboxHint => fields::<HintFields<'_>>(params)?.checked().map(Call::Hint),
-            Method::PoolStatus => fields::<NoFields>(params).map(|NoFields {}| Call::Pools),
-            Method::PoolDrain => fields::<PoolFields<'_>>(params)?.checked().map(Call::DrainPools),
-            Method::PoolFill => fields::<PoolFields<'_>>(params)?.checked().map(Call::FillPools),
-            Method::SystemReconcile => fields::<ReconcileFields>(params).map(ReconcileFields::checked),
-            // All others are about the inside or about images.
-            _ => Err(Kind::MethodNotFound.error(method.name())),
+            Request::SandboxTouch(given) => chat(&given.chat_id).map(Call::Touch),
+            Request::SandboxPause(given) => chat(&given.chat_id).map(Call::Pause),
+            Request::SandboxResume(given) => chat(&given.chat_id).map(Call::Resume),
+            Request::SandboxLease(given) => Ok(Call::Lease {
+                chat: chat(&given.chat_id)?,
+                duration: check::duration("duration", given.duration)?,
+                durable: given.durable.unwrap_or_default(),
+            }),
+            Request::SandboxRelease(given) => {
+                Ok(Call::Release { chat: chat(&given.chat_id)?, lease: check::parse("lease_id", &given.lease_id)? })
+            }
+            Request::SandboxDelete(given) => {
+                let (snapshot, purge) = (given.snapshot, given.purge.unwrap_or_default());
+                Ok(Call::Delete { chat: chat(&given.chat_id)?, snapshot, purge })
+            }
+            Request::SandboxSnapshot(given) => {
+                Ok(Call::Snapshot { chat: chat(&given.chat_id)?, label: optional("label", given.label.as_deref())? })
+            }
+            Request::SnapshotList(given) => Snapshots::checked(&given).map(Call::Snapshots),
+            Request::SnapshotDelete(given) => check::parse("snapshot_id", &given.snapshot_id).map(Call::DeleteSnapshot),
+            Request::SandboxHint(given) => Hint::checked(&given).map(Call::Hint),
+            Request::SandboxExec(given) => {
+                let id = given.chat_id.clone();
+                guest(&id, GuestRequest::Exec(Box::new(Exec::checked(given)?)))
+            }
+            Request::SandboxRunCode(given) => {
+                let id = given.chat_id.clone();
+                guest(&id, GuestRequest::run_code(given)?)
+            }
+            Request::SandboxAttach(given) => guest(&given.chat_id, GuestRequest::attach(&given)?),
+            Request::SandboxCommands(given) => guest(&given.chat_id, GuestRequest::Commands),
+            Request::SandboxKill(given) => guest(&given.chat_id, GuestRequest::kill(&given)?),
+            Request::SandboxInput(given) => {
+                let (command, end) = (given.command_id, given.end.unwrap_or_default());
+                let bytes = check::bytes(given.text, given.base64)?.unwrap_or_default();
+                guest(&given.chat_id, GuestRequest::Input { command, bytes, end })
+            }
+            Request::SandboxResize(given) => {
+                let (command, rows, columns) = (given.command_id, given.rows, given.columns);
+                guest(&given.chat_id, GuestRequest::Resize { command, rows, columns })
+            }
+            Request::SandboxReadFile(given) => {
+                let id = given.chat_id.clone();
+                guest(&id, GuestRequest::read_file(given)?)
+            }
+            Request::SandboxWriteFile(given) => {
+                let id = given.chat_id.clone();
+                guest(&id, GuestRequest::write_file(given)?)
+            }
+            Request::SandboxListFiles(given) => {
+                guest(&given.chat_id, GuestRequest::ListFiles { path: check::path("path", given.path)? })
+            }
+            Request::SandboxStatFile(given) => {
+                guest(&given.chat_id, GuestRequest::StatFile { path: check::path("path", given.path)? })
+            }
+            Request::SandboxMakeDirectory(given) => {
+                let (path, mode) = (check::path("path", given.path)?, check::mode(given.mode)?);
+                let parents = given.parents.unwrap_or_default();
+                guest(&given.chat_id, GuestRequest::MakeDirectory { path, mode, parents })
+            }
+            Request::SandboxRemoveFile(given) => {
+                let (path, recursive) = (check::path("path", given.path)?, given.recursive.unwrap_or_default());
+                guest(&given.chat_id, GuestRequest::RemoveFile { path, recursive })
+            }
+            Request::SandboxMoveFile(given) => {
+                let (from, to) = (check::path("from", given.from)?, check::path("to", given.to)?);
+                guest(&given.chat_id, GuestRequest::MoveFile { from, to })
+            }
+            Request::SandboxReadTree(given) => {
+                guest(&given.chat_id, GuestRequest::ReadTree { path: check::path("path", given.path)? })
+            }
+            Request::SandboxWriteTree(given) => {
+                let (path, parents) = (check::path("path", given.path)?, given.parents.unwrap_or_default());
+                guest(&given.chat_id, GuestRequest::WriteTree { path, parents })
+            }
+            Request::SandboxLogs(given) => guest(&given.chat_id, GuestRequest::logs(&given)),
+            Request::SandboxStats(given) => guest(&given.chat_id, GuestRequest::stats(&given)?),
+            Request::PoolStatus(_) => Ok(Call::Pools),
+            Request::PoolDrain(given) => profile(given.profile).map(Call::DrainPools),
+            Request::PoolFill(given) => profile(given.profile).map(Call::FillPools),
+            Request::ImageList(_) => Ok(Call::Image(ImageCall::List)),
+            Request::ImagePull(given) => ImageCall::pull(given).map(Call::Image),
+            Request::ImageBuild(given) => ImageCall::build(given).map(Call::Image),
+            Request::ImageRefresh(given) => {
+                let force = given.force.unwrap_or_default();
+                Ok(Call::Image(ImageCall::Refresh { repository: given.repository, force }))
+            }
+            Request::ImagePrune(given) => {
+                Ok(Call::Image(ImageCall::Prune { dry_run: given.dry_run.unwrap_or_default() }))
+            }
+            Request::EventsWatch(given) => Watch::checked(&given).map(Call::Watch),
+            Request::SystemHealth(_) => Ok(Call::Health),
+            Request::SystemInfo(_) => Ok(Call::Info),
+            Request::SystemDoctor(_) => Ok(Call::Doctor),
+            Request::SystemReconcile(given) => Ok(Call::Reconcile { dry_run: given.dry_run.unwrap_or_default() }),
         }
     }
 
@@ -179,96 +260,48 @@ impl Call {
     }
 }
 
-// Every field is optional to serde, so that a missing one is reported by the same means as a wrong one.
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct CreateFields<'a> {
-    #[serde(borrow)]
-    chat_id: Option<Text<'a>>,
-    #[serde(borrow)]
-    agent_id: Option<Text<'a>>,
-    #[serde(borrow)]
-    workspace_id: Option<Text<'a>>,
-    #[serde(borrow)]
-    volume_host_path: Option<Text<'a>>,
-    #[serde(borrow)]
-    profile: Option<Text<'a>>,
-    #[serde(borrow)]
-    snapshot_id: Option<Text<'a>>,
-    env: Option<BTreeMap<String, String>>,
-    ttl: Option<f64>,
-    idle_timeout: Option<f64>,
-    git: Option<GitIdentity>,
-    sync: Option<SyncFields>,
-}
-
-/// Whom commits in the sandbox are by.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct GitIdentity {
-    name: String,
-    email: String,
-}
-
-impl GitIdentity {
-    /// As git takes it from the environment, which every command in the sandbox has.
-    fn variables(self) -> Result<[(&'static str, String); 4], Error> {
-        for (field, value) in [("git.name", &self.name), ("git.email", &self.email)] {
-            if value.trim().is_empty() || value.contains(['\0', '\n', '<', '>']) {
-                let message = "must not be blank, nor contain a line break or an angle bracket";
-                return Err(Error::invalid_params(field, message));
-            }
-        }
-        let Self { name, email } = self;
-        Ok([
-            ("GIT_AUTHOR_NAME", name.clone()),
-            ("GIT_AUTHOR_EMAIL", email.clone()),
-            ("GIT_COMMITTER_NAME", name),
-            ("GIT_COMMITTER_EMAIL", email),
-        ])
-    }
-}
-
-impl CreateFields<'_> {
-    fn checked(self) -> Result<Create, Error> {
+impl Create {
+    fn checked(given: CreateParams) -> Result<Self, Error> {
         let mut environment =
-            Environment::checked(self.env.unwrap_or_default()).map_err(|error| Error::invalid_params("env", error))?;
-        if let Some(identity) = self.git {
-            for (name, value) in identity.variables()? {
+            Environment::checked(given.env.unwrap_or_default()).map_err(|error| Error::invalid_params("env", error))?;
+        if let Some(identity) = given.git {
+            for (name, value) in git_variables(identity)? {
                 environment = environment.with(name, &value);
             }
         }
         Ok(Create {
-            chat: required("chat_id", self.chat_id)?,
-            agent: required("agent_id", self.agent_id)?,
-            workspace: optional("workspace_id", self.workspace_id)?,
-            volume: optional("volume_host_path", self.volume_host_path)?,
-            profile: optional("profile", self.profile)?,
-            snapshot: optional("snapshot_id", self.snapshot_id)?,
+            chat: check::parse("chat_id", &given.chat_id)?,
+            agent: check::parse("agent_id", &given.agent_id)?,
+            workspace: optional("workspace_id", given.workspace_id.as_deref())?,
+            volume: given.volume_host_path,
+            profile: optional("profile", given.profile.as_deref())?,
+            snapshot: optional("snapshot_id", given.snapshot_id.as_deref())?,
             environment,
-            ttl: duration("ttl", self.ttl)?,
-            idle_timeout: duration("idle_timeout", self.idle_timeout)?,
-            sync: self.sync.map(SyncFields::checked).transpose()?,
+            ttl: optional_duration("ttl", given.ttl)?,
+            idle_timeout: optional_duration("idle_timeout", given.idle_timeout)?,
+            sync: given.sync.map(Exec::of_sync).transpose()?.map(Box::new),
         })
     }
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct ChatFields<'a> {
-    #[serde(borrow)]
-    chat_id: Option<Text<'a>>,
-}
-
-impl ChatFields<'_> {
-    fn checked(self) -> Result<ChatId, Error> {
-        required("chat_id", self.chat_id)
+/// Returns the variables through which git learns the author and committer in every command of the sandbox.
+fn git_variables(GitIdentity { name, email }: GitIdentity) -> Result<[(&'static str, String); 4], Error> {
+    for (field, value) in [("git.name", &name), ("git.email", &email)] {
+        if value.trim().is_empty() || value.contains(['\0', '\n', '<', '>']) {
+            let message = "must not be blank, nor contain a line break or an angle bracket";
+            return Err(Error::invalid_params(field, message));
+        }
     }
+    Ok([
+        ("GIT_AUTHOR_NAME", name.clone()),
+        ("GIT_AUTHOR_EMAIL", email.clone()),
+        ("GIT_COMMITTER_NAME", name),
+        ("GIT_COMMITTER_EMAIL", email),
+    ])
 }
 
-/// How many are to be on one page.
-pub(super) fn page(limit: Option<u64>) -> Result<usize, Error> {
+/// Returns the number of items on a page.
+fn page(limit: Option<u64>) -> Result<usize, Error> {
     match limit {
         None => Ok(DEFAULT_PAGE),
         Some(limit) => usize::try_from(limit)
@@ -278,144 +311,32 @@ pub(super) fn page(limit: Option<u64>) -> Result<usize, Error> {
     }
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct DeleteFields<'a> {
-    #[serde(borrow)]
-    chat_id: Option<Text<'a>>,
-    snapshot: Option<bool>,
-    purge: Option<bool>,
-}
-
-impl DeleteFields<'_> {
-    fn checked(self) -> Result<Call, Error> {
-        let (chat, purge) = (required("chat_id", self.chat_id)?, self.purge.unwrap_or_default());
-        Ok(Call::Delete { chat, snapshot: self.snapshot, purge })
+impl Snapshots {
+    fn checked(given: &SnapshotListParams) -> Result<Self, Error> {
+        let chat = optional("chat_id", given.chat_id.as_deref())?;
+        Ok(Self { chat, after: optional("after", given.after.as_deref())?, limit: page(given.limit)? })
     }
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct SnapshotFields<'a> {
-    #[serde(borrow)]
-    chat_id: Option<Text<'a>>,
-    #[serde(borrow)]
-    label: Option<Text<'a>>,
-}
-
-impl SnapshotFields<'_> {
-    fn checked(self) -> Result<Call, Error> {
-        Ok(Call::Snapshot { chat: required("chat_id", self.chat_id)?, label: optional("label", self.label)? })
-    }
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct SnapshotsFields<'a> {
-    #[serde(borrow)]
-    chat_id: Option<Text<'a>>,
-    limit: Option<u64>,
-    #[serde(borrow)]
-    after: Option<Text<'a>>,
-}
-
-impl SnapshotsFields<'_> {
-    fn checked(self) -> Result<Call, Error> {
-        let (chat, after) = (optional("chat_id", self.chat_id)?, optional("after", self.after)?);
-        Ok(Call::Snapshots(Snapshots { chat, after, limit: page(self.limit)? }))
-    }
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct DeleteSnapshotFields<'a> {
-    #[serde(borrow)]
-    snapshot_id: Option<Text<'a>>,
-}
-
-impl DeleteSnapshotFields<'_> {
-    fn checked(self) -> Result<Call, Error> {
-        required("snapshot_id", self.snapshot_id).map(Call::DeleteSnapshot)
-    }
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct RenewFields<'a> {
-    #[serde(borrow)]
-    chat_id: Option<Text<'a>>,
-    ttl: Option<f64>,
-}
-
-impl RenewFields<'_> {
-    fn checked(self) -> Result<Call, Error> {
-        Ok(Call::Renew { chat: required("chat_id", self.chat_id)?, ttl: required_duration("ttl", self.ttl)? })
-    }
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct LeaseFields<'a> {
-    #[serde(borrow)]
-    chat_id: Option<Text<'a>>,
-    duration: Option<f64>,
-    durable: Option<bool>,
-}
-
-impl LeaseFields<'_> {
-    fn checked(self) -> Result<Call, Error> {
-        Ok(Call::Lease {
-            chat: required("chat_id", self.chat_id)?,
-            duration: required_duration("duration", self.duration)?,
-            durable: self.durable.unwrap_or_default(),
+impl Hint {
+    fn checked(given: &HintParams) -> Result<Self, Error> {
+        Ok(Hint {
+            profile: optional("profile", given.profile.as_deref())?,
+            chat: optional("chat_id", given.chat_id.as_deref())?,
+            ttl: optional_duration("ttl", given.ttl)?.unwrap_or(Hint::DEFAULT_TTL),
         })
     }
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct ReleaseFields<'a> {
-    #[serde(borrow)]
-    chat_id: Option<Text<'a>>,
-    #[serde(borrow)]
-    lease_id: Option<Text<'a>>,
-}
-
-impl ReleaseFields<'_> {
-    fn checked(self) -> Result<Call, Error> {
-        Ok(Call::Release { chat: required("chat_id", self.chat_id)?, lease: required("lease_id", self.lease_id)? })
-    }
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct WatchFields<'a> {
-    after: Option<u64>,
-    #[serde(borrow)]
-    chat_id: Option<Text<'a>>,
-}
-
-impl WatchFields<'_> {
-    fn checked(self) -> Result<Watch, Error> {
-        // A journal counts with signed numbers; what it cannot have written cannot be asked for.
-        match self.after {
+impl Watch {
+    fn checked(given: &WatchParams) -> Result<Self, Error> {
+        // The journal counts with signed numbers.
+        match given.after {
             Some(after) if i64::try_from(after).is_err() => {
                 Err(Error::invalid_params("after", format!("must be the number of an event, got {after}")))
             }
-            after => Ok(Watch { after, chat: optional("chat_id", self.chat_id)? }),
+            after => Ok(Watch { after, chat: optional("chat_id", given.chat_id.as_deref())? }),
         }
-    }
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct ReconcileFields {
-    dry_run: Option<bool>,
-}
-
-impl ReconcileFields {
-    fn checked(self) -> Call {
-        Call::Reconcile { dry_run: self.dry_run.unwrap_or_default() }
     }
 }
 

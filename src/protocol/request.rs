@@ -8,12 +8,13 @@ use serde::de::{Deserialize, Deserializer, IgnoredAny};
 use serde_json::error::Category;
 use serde_json::value::RawValue;
 
+use sandboxd_protocol::method::Method;
+
 use super::error::{Error, Kind};
-use super::method::Method;
 
 /// A well-formed request. Its parameters are not looked at yet.
 #[derive(Debug)]
-pub struct Request<'a> {
+pub struct RequestLine<'a> {
     /// Absent in a notification, which is carried out but not answered.
     pub id: Option<Id>,
     pub method: Method,
@@ -44,7 +45,7 @@ impl Id {
     }
 }
 
-pub fn parse(line: &[u8]) -> Result<Request<'_>, Refused> {
+pub fn parse(line: &[u8]) -> Result<RequestLine<'_>, Refused> {
     let text = std::str::from_utf8(line).map_err(|error| {
         let message = format!("not UTF-8 after {} bytes of the line", error.valid_up_to());
         Refused { id: Some(scan::id_in(line)), error: Kind::ParseError.error(message) }
@@ -61,7 +62,7 @@ pub fn parse(line: &[u8]) -> Result<Request<'_>, Refused> {
         return Err(invalid(id, "method is missing".to_owned()));
     };
     match Method::from_name(&method) {
-        Some(method) => Ok(Request { id, method, params: envelope.params.map(RawValue::get) }),
+        Some(method) => Ok(RequestLine { id, method, params: envelope.params.map(RawValue::get) }),
         None => {
             let known = Method::ALL.map(Method::name).join(", ");
             let shown: String = method.chars().take(64).collect();
@@ -150,7 +151,7 @@ mod tests {
 
     fn refused(line: &str) -> (String, Kind) {
         let refused = parse(line.as_bytes()).expect_err(line);
-        (refused.id.expect(line).as_json().get().to_owned(), refused.error.kind)
+        (refused.id.expect(line).as_json().get().to_owned(), refused.error.data.kind)
     }
 
     #[test]

@@ -5,11 +5,10 @@ use std::collections::VecDeque;
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-use super::answer::Answer;
+use super::answer::{Answer, Trailing};
 use super::content::{Form, StoredContent};
 use super::error::Error;
 use super::request::Id;
-use crate::protocol::guest::answer::Trailing;
 
 /// A line that is written piece by piece. The memory of each piece is given back when it is written.
 #[derive(Debug, Default)]
@@ -90,10 +89,7 @@ impl Line {
 
 /// The whole line, with its end.
 pub fn encode(id: &Id, mut outcome: Result<Answer, Error>) -> Line {
-    let trailing = match &mut outcome {
-        Ok(Answer::GuestRequest(answer)) => answer.trailing(),
-        _ => Vec::new(),
-    };
+    let trailing = outcome.as_mut().map_or_else(|_| Vec::new(), Answer::trailing);
     let (result, error) = match &outcome {
         Ok(answer) => (Some(answer), None),
         Err(error) => (None, Some(error)),

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use sandboxd_actors::domain::ids::ChatId;
+use sandboxd_protocol::method::Method;
 use tokio::net::UnixStream;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
@@ -28,9 +29,8 @@ use super::{Limits, limit_fields};
 use crate::protocol::error::{Error, Kind};
 use crate::protocol::guest::{Exec, GuestRequest};
 use crate::protocol::images::ImageCall;
-use crate::protocol::method::Method;
 use crate::protocol::params::{Call, Create};
-use crate::protocol::request::{self, Id, Request};
+use crate::protocol::request::{self, Id, RequestLine};
 use crate::server::guest::Order;
 
 /// What all connections have in common.
@@ -141,7 +141,7 @@ impl Connection {
 
     fn take(&self, ticket: Ticket, line: &[u8]) {
         let received = Instant::now();
-        let Request { id, method, params } = match request::parse(line) {
+        let RequestLine { id, method, params } = match request::parse(line) {
             Ok(request) => request,
             Err(refused) => return self.refuse(ticket, refused.id, refused.error),
         };
@@ -216,9 +216,11 @@ impl Connection {
                 Work::Call(call) => shared.handler.handle(call, &leases, limit_fields(&shared.limits)).await,
             };
             match &outcome {
-                Err(error) if error.kind == Kind::Internal => tracing::error!(error = error.message, "request failed"),
+                Err(error) if error.data.kind == Kind::Internal => {
+                    tracing::error!(error = error.message, "request failed")
+                }
                 // Without the message, which may quote what the caller sent.
-                Err(error) => tracing::debug!(kind = error.kind.as_str(), "request failed"),
+                Err(error) => tracing::debug!(kind = error.data.kind.as_str(), "request failed"),
                 Ok(_) => {}
             }
             shared.measures.answered(method, &outcome, received.elapsed());
@@ -228,7 +230,7 @@ impl Connection {
     }
 
     fn refuse(&self, ticket: Ticket, id: Option<Id>, error: Error) {
-        self.shared.measures.no_request(error.kind);
+        self.shared.measures.no_request(error.data.kind);
         ticket.identified(id).answer(Err(error));
     }
 }

@@ -23,6 +23,7 @@ use sandboxd_actors::domain::sandbox::{Sandbox, Status};
 use sandboxd_actors::engine::bounded::Bounded;
 use sandboxd_actors::ports::clock::Clock;
 use sandboxd_actors::sandboxes::Sandboxes;
+use sandboxd_protocol::command::CommandsResult;
 use tokio_util::sync::CancellationToken;
 
 use super::access::Role;
@@ -31,9 +32,8 @@ use super::outbox::{Closed, Ticket};
 use crate::guest::stream::{GuestStream, GuestStreamError};
 use crate::guest::{Entrance, GuestsOnDisk, GuestsViaEngine, Unreachable};
 use crate::languages::Languages;
-use crate::protocol::answer::Answer;
-use crate::protocol::error::{Error, Kind};
-use crate::protocol::guest::answer::{Commands, Done, GuestResult};
+use crate::protocol::answer::{self, Answer};
+use crate::protocol::error::{Error, Kind, of_sandbox};
 use crate::protocol::guest::{CommandId, GuestRequest};
 use crate::protocol::notification::Notification;
 
@@ -103,39 +103,39 @@ impl GuestCall<'_> {
             Some(place) => Some(place.turn().await?),
             None => None,
         };
-        let answer = match inside {
-            GuestRequest::Exec(exec) => self.exec(chat, *exec, barrier, turn).await?,
-            GuestRequest::RunCode(code) => self.run_code(chat, *code, turn).await?,
-            GuestRequest::Logs(range) => self.logs(chat, range).await?,
-            GuestRequest::Stats { interval } => self.stats(chat, interval).await?,
-            GuestRequest::Attach { command, output } => self.attach(chat, command, output).await?,
+        match inside {
+            GuestRequest::Exec(exec) => self.exec(chat, *exec, barrier, turn).await,
+            GuestRequest::RunCode(code) => self.run_code(chat, *code, turn).await,
+            GuestRequest::Logs(range) => self.logs(chat, range).await,
+            GuestRequest::Stats { interval } => self.stats(chat, interval).await,
+            GuestRequest::Attach { command, output } => self.attach(chat, command, output).await,
             GuestRequest::Input { command, bytes, end } => {
                 let memory = self.ticket.and_then(Ticket::take_request);
                 self.attachments.of(chat, command)?.input(bytes, end, memory).await?;
-                GuestResult::Done(Done {})
+                Ok(Answer::DONE)
             }
             GuestRequest::Resize { command, rows, columns } => {
                 self.attachments.of(chat, command)?.resize(rows, columns).await?;
-                GuestResult::Done(Done {})
+                Ok(Answer::DONE)
             }
-            GuestRequest::Commands => GuestResult::Commands(self.commands(chat).await?),
+            GuestRequest::Commands => self.commands(chat).await.map(Answer::Commands),
             GuestRequest::Kill { command, signal } => {
                 let request = match signal {
                     None => Request::Kill { id: command },
                     Some(signal) => Request::Signal { id: command, signal },
                 };
-                let sandbox = self.sandboxes.touch(chat).await?;
-                match self.way_to(&sandbox, command)?.open_stream(&request).await?.answer().await {
-                    Ok(Event::Done {}) => GuestResult::Done(Done {}),
-                    Err(error) => return Err(of_command(chat, command, error)),
-                    other => return Err(unexpected(other)),
+                let sandbox = self.sandboxes.touch(chat).await.map_err(of_sandbox)?;
+                let stream = self.way_to(&sandbox, command)?.open_stream(&request).await.map_err(unreachable)?;
+                match stream.answer().await {
+                    Ok(Event::Done {}) => Ok(Answer::DONE),
+                    Err(error) => Err(of_command(chat, command, error)),
+                    other => Err(unexpected(other)),
                 }
             }
-            GuestRequest::ReadTree { path } => self.read_tree(chat, &path).await?,
-            GuestRequest::WriteTree { path, parents } => self.write_tree(chat, &path, parents).await?,
-            file => self.file(chat, file).await?,
-        };
-        Ok(Answer::GuestRequest(answer))
+            GuestRequest::ReadTree { path } => self.read_tree(chat, &path).await,
+            GuestRequest::WriteTree { path, parents } => self.write_tree(chat, &path, parents).await,
+            file => self.file(chat, file).await,
+        }
     }
 
     /// Tells the caller something ahead of the answer.
@@ -180,38 +180,39 @@ impl GuestCall<'_> {
     /// Asks the guest. A caller with the read-only role gets here with requests that change nothing.
     async fn ask(&self, chat: ChatId, request: Request) -> Result<GuestStream, Error> {
         let sandbox = self.visited(chat).await?;
-        Ok(self.interior(&sandbox)?.open_stream(&request).await?)
+        self.interior(&sandbox)?.open_stream(&request).await.map_err(unreachable)
     }
 
     /// The sandbox whose guest is asked without being changed. For the full role this is use; see
-    /// [`Effect::AsksGuest`](crate::protocol::method::Effect::AsksGuest).
+    /// [`Effect::ReadGuest`](sandboxd_protocol::method::Effect::ReadGuest).
     async fn visited(&self, chat: ChatId) -> Result<Sandbox, Error> {
         match self.role {
-            Role::Full => Ok(self.sandboxes.touch(chat).await?),
+            Role::Full => self.sandboxes.touch(chat).await.map_err(of_sandbox),
             Role::ReadOnly => self.running(chat).await,
         }
     }
 
     /// The sandbox as it is, if it runs. A paused guest cannot reply.
     async fn running(&self, chat: ChatId) -> Result<Sandbox, Error> {
-        let sandbox = self.sandboxes.find(chat).await?;
+        let sandbox = self.sandboxes.find(chat).await.map_err(of_sandbox)?;
         match sandbox.status {
             Status::Running => Ok(sandbox),
             Status::Paused => {
                 let message = format!(
                     "the sandbox of chat {chat} is paused, and cannot reply; a caller with the full role can resume it"
                 );
-                let mut error = Error::from(SandboxError::NotRunning { chat, status: sandbox.status });
+                let mut error = of_sandbox(SandboxError::NotRunning { chat, status: sandbox.status });
                 error.message = message;
                 Err(error)
             }
-            status => Err(SandboxError::NotRunning { chat, status }.into()),
+            status => Err(of_sandbox(SandboxError::NotRunning { chat, status })),
         }
     }
 
-    async fn commands(&self, chat: ChatId) -> Result<Commands, Error> {
+    async fn commands(&self, chat: ChatId) -> Result<CommandsResult, Error> {
         let sandbox = self.visited(chat).await?;
-        let mut commands = match self.interior(&sandbox)?.open_stream(&Request::Commands {}).await?.answer().await {
+        let stream = self.interior(&sandbox)?.open_stream(&Request::Commands {}).await.map_err(unreachable)?;
+        let mut commands = match stream.answer().await {
             Ok(Event::Commands { commands }) => commands,
             other => return Err(unexpected(other)),
         };
@@ -219,7 +220,7 @@ impl GuestCall<'_> {
             // Those that run as another user.
             commands.extend(self.guests_via_engine.commands(sandbox.session));
         }
-        Ok(Commands::of(commands, self.syncs.describe(chat, sandbox.session)))
+        Ok(answer::commands(commands, self.syncs.describe(chat, sandbox.session)))
     }
 
     /// Through the sandbox's init, or, where it has none, through its engine.
@@ -231,7 +232,7 @@ impl GuestCall<'_> {
     }
 
     fn via_engine(&self, sandbox: &Sandbox, user: Option<String>) -> Result<Arc<dyn Entrance>, Error> {
-        let gone = || SandboxError::NotRunning { chat: sandbox.chat, status: sandbox.status };
+        let gone = || of_sandbox(SandboxError::NotRunning { chat: sandbox.chat, status: sandbox.status });
         let container = sandbox.container.clone().ok_or_else(gone)?;
         let environment = self.guests.environment_of(sandbox.session);
         Ok(Arc::new(self.guests_via_engine.of(sandbox.session, container, user, environment)))
@@ -246,24 +247,17 @@ impl GuestCall<'_> {
     }
 }
 
-impl From<Unreachable> for Error {
-    fn from(error: Unreachable) -> Self {
-        match error {
-            Unreachable::Silent(_) => Kind::GuestUnreachable.error(error.to_string()),
-            Unreachable::Busy => Kind::Busy.error(error.to_string()),
-        }
+/// Returns the error for a guest that does not accept a stream.
+fn unreachable(error: Unreachable) -> Error {
+    match error {
+        Unreachable::Silent(_) => Kind::GuestUnreachable.error(error.to_string()),
+        Unreachable::Busy => Kind::Busy.error(error.to_string()),
     }
 }
 
 /// Nobody will read this.
 fn gone() -> Error {
     Kind::GuestUnreachable.error("the caller is gone")
-}
-
-impl From<memory::Closed> for Error {
-    fn from(_: memory::Closed) -> Self {
-        gone()
-    }
 }
 
 /// Anything that is not a failure which the request has its own words for.
@@ -274,9 +268,7 @@ fn unexpected(outcome: Result<Event, GuestStreamError>) -> Error {
         }
         // Not in this sandbox, now or later.
         Err(GuestStreamError::Failed(failure)) if failure.errno == rustix::io::Errno::NOSYS.raw_os_error() => {
-            let mut error = Kind::GuestUnreachable.error(String::from_utf8_lossy(&failure.message.0));
-            error.retryable = false;
-            error
+            Kind::GuestUnreachable.error(String::from_utf8_lossy(&failure.message.0)).retryable(false)
         }
         Err(error) => Kind::GuestUnreachable.error(error.to_string()),
         Ok(_) => Kind::GuestUnreachable.error(GuestStreamError::InvalidResponse.to_string()),

@@ -6,12 +6,14 @@ use std::time::{Duration, Instant};
 use sandboxd_actors::chat::events::Lease;
 use sandboxd_actors::domain::create_request::CreateRequest;
 use sandboxd_actors::domain::ids::{ChatId, InstanceName, ProfileName};
+use sandboxd_actors::domain::outcome::SandboxError;
 use sandboxd_actors::domain::profile::Profile;
 use sandboxd_actors::domain::sandbox::Sandbox;
 use sandboxd_actors::engine::bounded::Bounded;
 use sandboxd_actors::ports::clock::Clock;
 use sandboxd_actors::reconciler::Trigger;
 use sandboxd_actors::sandboxes::Sandboxes;
+use sandboxd_protocol::system::{ConnectionLimits, InfoResult};
 use tokio_util::sync::CancellationToken;
 
 use super::access::Role;
@@ -22,11 +24,10 @@ use crate::doctor::Doctor;
 use crate::guest::{GuestsOnDisk, GuestsViaEngine};
 use crate::languages::Languages;
 use crate::profiles::Profiles;
-use crate::protocol;
-use crate::protocol::answer::{Answer, Health, Info, LimitFields, List};
-use crate::protocol::error::{Error, Kind};
+use crate::protocol::answer::{self, Answer, List};
+use crate::protocol::error::{Error, Kind, of_engine, of_sandbox, path_unavailable};
 use crate::protocol::params::{Call, Create};
-use crate::protocol::pools::{Hint, HintAnswer, PoolsAnswer};
+use crate::protocol::pools::Hint;
 use crate::server::guest::{Attachments, GuestCall, Syncs};
 use crate::storage::volumes::{VolumePolicy, VolumeRefused};
 
@@ -63,37 +64,42 @@ impl std::fmt::Debug for Handler {
 
 impl Handler {
     /// Everything but a watch, which is not answered once.
-    pub(super) async fn handle(&self, call: Call, leases: &Leases, limits: LimitFields) -> Result<Answer, Error> {
+    pub(super) async fn handle(&self, call: Call, leases: &Leases, limits: ConnectionLimits) -> Result<Answer, Error> {
         match call {
             Call::Create(create) => {
                 let request = self.resolve(*create).await?;
                 let snapshot = request.snapshot;
                 let created = self.sandboxes.create(request).await.map_err(|error| not_restored(error, snapshot))?;
-                Ok(Answer::Created { created, now: self.clock.now() })
+                Ok(Answer::Created(Box::new(answer::created(&created, self.clock.now()))))
             }
-            Call::Get(chat) => Ok(self.seen(self.sandboxes.find(chat).await?)),
-            Call::Renew { chat, ttl } => Ok(self.seen(self.sandboxes.renew(chat, ttl).await?)),
+            Call::Get(chat) => self.seen(self.sandboxes.find(chat).await),
+            Call::Renew { chat, ttl } => self.seen(self.sandboxes.renew(chat, ttl).await),
             // Use is what lets a sandbox go on.
-            Call::Touch(chat) | Call::Resume(chat) => Ok(self.seen(self.sandboxes.touch(chat).await?)),
-            Call::Pause(chat) => Ok(self.seen(self.sandboxes.pause(chat).await?)),
+            Call::Touch(chat) | Call::Resume(chat) => self.seen(self.sandboxes.touch(chat).await),
+            Call::Pause(chat) => self.seen(self.sandboxes.pause(chat).await),
             Call::Lease { chat, duration, durable } => self.lease(chat, duration, durable, leases).await,
             Call::Release { chat, lease } => {
-                let sandbox = self.sandboxes.release(chat, lease).await?;
-                leases.forget(lease);
-                Ok(self.seen(sandbox))
+                let released = self.sandboxes.release(chat, lease).await;
+                if released.is_ok() {
+                    leases.forget(lease);
+                }
+                self.seen(released)
             }
             Call::Delete { chat, snapshot, purge } => {
-                let deletion = self.sandboxes.delete_with(chat, snapshot).await?;
-                let purged = purge && self.sandboxes.purge(chat).await?;
-                Ok(Answer::Deletion { chat, deletion, purged })
+                let deletion = self.sandboxes.delete_with(chat, snapshot).await.map_err(of_sandbox)?;
+                let purged = purge && self.sandboxes.purge(chat).await.map_err(of_sandbox)?;
+                Ok(Answer::Deleted(answer::deletion(chat, &deletion, purged)))
             }
             Call::List { after, limit, filter } => {
-                let mut page = self.sandboxes.list(after, limit).await?;
+                let mut page = self.sandboxes.list(after, limit).await.map_err(of_sandbox)?;
                 page.sandboxes.retain(|sandbox| filter.matches(sandbox));
                 let list = List::of(page, self.clock.now());
                 list.map(Answer::List).map_err(|error| Kind::Internal.error(error.to_string()))
             }
-            Call::Snapshot { chat, label } => Ok(Answer::Snapshot(self.sandboxes.snapshot(chat, label).await?)),
+            Call::Snapshot { chat, label } => {
+                let snapshot = self.sandboxes.snapshot(chat, label).await.map_err(of_sandbox)?;
+                Ok(Answer::Snapshot(answer::snapshot(&snapshot)))
+            }
             Call::Snapshots(asked) => self.snapshots(asked).await,
             Call::DeleteSnapshot(snapshot) => self.delete_snapshot(snapshot).await,
             Call::Watch(_) => Err(Kind::InvalidRequest.error("a watch needs an id")),
@@ -102,26 +108,27 @@ impl Handler {
             Call::Hint(Hint { profile, chat, ttl }) => {
                 let profile = self.profile(profile.as_ref())?.name.clone();
                 let hinted = self.sandboxes.hint(profile.clone(), chat, ttl).await;
-                Ok(Answer::Hinted(HintAnswer::of(profile, chat, hinted)))
+                Ok(Answer::Hinted(answer::hint(&profile, chat, hinted)))
             }
             Call::DrainPools(profile) => {
                 let profile = self.named_profile(profile.as_ref())?;
-                Ok(Answer::Pools(PoolsAnswer::of(self.sandboxes.drain_pools(profile).await)))
+                Ok(Answer::Pools(answer::pools(self.sandboxes.drain_pools(profile).await)))
             }
             Call::FillPools(profile) => {
                 let profile = self.named_profile(profile.as_ref())?;
-                Ok(Answer::Pools(PoolsAnswer::of(self.sandboxes.fill_pools(profile).await)))
+                Ok(Answer::Pools(answer::pools(self.sandboxes.fill_pools(profile).await)))
             }
-            Call::Pools => Ok(Answer::Pools(PoolsAnswer::of(self.sandboxes.pools().await))),
+            Call::Pools => Ok(Answer::Pools(answer::pools(self.sandboxes.pools().await))),
             Call::Health => {
                 let (engine, sandboxes, state) =
                     tokio::join!(self.engine.identify(), self.sandboxes.count(), self.doctor.state_is_writable());
-                Ok(Answer::Health(Health::of(engine, sandboxes, state)))
+                Ok(Answer::Health(answer::health(engine, sandboxes, state)))
             }
             Call::Info => Ok(Answer::Info(self.info(limits).await)),
-            Call::Doctor => Ok(Answer::Examined(self.doctor.examine().await)),
+            Call::Doctor => Ok(Answer::Checks(self.doctor.examine().await)),
             Call::Reconcile { dry_run } => {
-                Ok(Answer::Reconciled(self.sandboxes.reconcile(Trigger::Request, dry_run).await?))
+                let report = self.sandboxes.reconcile(Trigger::Request, dry_run).await;
+                Ok(Answer::Reconciled(answer::report(&report.map_err(of_engine)?)))
             }
         }
     }
@@ -150,8 +157,9 @@ impl Handler {
         }
     }
 
-    fn seen(&self, sandbox: Sandbox) -> Answer {
-        Answer::Sandbox { sandbox, now: self.clock.now() }
+    fn seen(&self, outcome: Result<Sandbox, SandboxError>) -> Result<Answer, Error> {
+        let sandbox = outcome.map_err(of_sandbox)?;
+        Ok(Answer::Sandbox(Box::new(answer::sandbox(&sandbox, self.clock.now()))))
     }
 
     async fn lease(&self, chat: ChatId, duration: Duration, durable: bool, leases: &Leases) -> Result<Answer, Error> {
@@ -161,7 +169,7 @@ impl Handler {
             return Err(Error::invalid_params("duration", format!("must be at most {most} (leases.max), got {got}")));
         }
         let lease = Lease::of_caller(duration, durable);
-        let sandbox = self.sandboxes.lease(chat, lease).await?;
+        let sandbox = self.sandboxes.lease(chat, lease).await.map_err(of_sandbox)?;
         if !durable {
             leases.hold(&self.sandboxes, chat, lease.id, duration).await;
         }
@@ -169,7 +177,7 @@ impl Handler {
         // The chat may have cut the lease short: it ends within the maximum past the sandbox's absolute deadline.
         let hold = sandbox.held_by.iter().find(|hold| hold.id == Some(lease.id));
         let until = hold.map_or(now, |hold| hold.until);
-        Ok(Answer::Leased { sandbox, lease: lease.id, until, now })
+        Ok(Answer::Leased(Box::new(answer::leased(&sandbox, lease.id, until, now))))
     }
 
     async fn resolve(&self, create: Create) -> Result<CreateRequest, Error> {
@@ -215,13 +223,13 @@ impl Handler {
         })
     }
 
-    async fn info(&self, limits: LimitFields) -> Info {
-        Info {
-            version: env!("CARGO_PKG_VERSION"),
-            protocol: protocol::VERSION,
+    async fn info(&self, limits: ConnectionLimits) -> InfoResult {
+        InfoResult {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            protocol: sandboxd_protocol::VERSION,
             instance: self.instance.to_string(),
             uptime: self.started.elapsed().as_secs_f64(),
-            engine: self.engine.identify().await.ok().map(Into::into),
+            engine: self.engine.identify().await.ok().map(answer::engine_info),
             profiles: self.profiles.keys().map(ToString::to_string).collect(),
             limits,
         }
@@ -231,7 +239,7 @@ impl Handler {
 /// Of a path that the caller has named in this field.
 pub(super) fn refused(field: &str, why: VolumeRefused) -> Error {
     match why {
-        VolumeRefused::Unavailable(_) => Error::path_unavailable(field, why),
+        VolumeRefused::Unavailable(_) => path_unavailable(field, why),
         why => Error::invalid_params(field, why),
     }
 }

@@ -1,14 +1,13 @@
 //! Images, from a call to its answer. Whoever waits is told how far it has come; whoever goes away does not end it.
 
-use sandboxd_actors::builder::{BuildRequest, Following};
-use sandboxd_actors::ports::images::ImageError;
+use sandboxd_actors::builder::{BuildRequest, Follower};
 use tokio_util::sync::CancellationToken;
 
 use super::handler::{Handler, refused};
 use super::outbox::Ticket;
-use crate::protocol::answer::Answer;
-use crate::protocol::error::{Error, Kind};
-use crate::protocol::images::{ImageAnswer, ImageBuild, ImageCall, PrunedFields};
+use crate::protocol::answer::{self, Answer};
+use crate::protocol::error::{Error, Kind, of_image};
+use crate::protocol::images::{ImageBuild, ImageCall};
 use crate::protocol::notification::Notification;
 
 impl Handler {
@@ -20,15 +19,19 @@ impl Handler {
     ) -> Result<Answer, Error> {
         let sandboxes = &self.sandboxes;
         let following = match call {
-            ImageCall::List => return Ok(Answer::Image(ImageAnswer::Listing(sandboxes.images().await?.into()))),
-            ImageCall::Prune { dry_run } => {
-                let pruned = sandboxes.prune_images(dry_run).await?;
-                return Ok(Answer::Image(ImageAnswer::Pruned(PrunedFields::of(pruned, dry_run))));
+            ImageCall::List => {
+                let listing = sandboxes.images().await.map_err(of_image)?;
+                return Ok(Answer::Images(answer::images(listing)));
             }
-            ImageCall::Pull { image } => sandboxes.pull_image(image).await?,
-            ImageCall::Refresh { repository, force } => sandboxes.refresh_image(repository, force).await?,
-            ImageCall::Build(build) => sandboxes.build_image(self.build_request(*build).await?).await?,
+            ImageCall::Prune { dry_run } => {
+                let pruned = sandboxes.prune_images(dry_run).await.map_err(of_image)?;
+                return Ok(Answer::Pruned(answer::pruned_images(pruned, dry_run)));
+            }
+            ImageCall::Pull { image } => sandboxes.pull_image(image).await,
+            ImageCall::Refresh { repository, force } => sandboxes.refresh_image(repository, force).await,
+            ImageCall::Build(build) => sandboxes.build_image(self.build_request(*build).await?).await,
         };
+        let following = following.map_err(of_image)?;
         tokio::select! {
             answer = follow(following, ticket) => answer,
             () = shutdown.cancelled() => Err(Kind::ShuttingDown.error("the service is shutting down")),
@@ -43,11 +46,11 @@ impl Handler {
     }
 }
 
-async fn follow(mut following: Following, ticket: &Ticket) -> Result<Answer, Error> {
+async fn follow(mut following: Follower, ticket: &Ticket) -> Result<Answer, Error> {
     while let Some(progress) = following.next().await {
         // Nobody may listen, and it is done all the same.
         let _ = ticket.notify(Notification::Progress(&progress)).await;
     }
-    let made = following.outcome().await.map_err(|error: ImageError| Error::from(error))?;
-    Ok(Answer::Image(ImageAnswer::Made(made.into())))
+    let made = following.outcome().await.map_err(of_image)?;
+    Ok(Answer::Image(answer::made_image(made)))
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use metrics::{Counter, Gauge, Histogram, Unit};
 
 use crate::protocol::error::{Error, Kind};
-use crate::protocol::method::Method;
+use sandboxd_protocol::method::Method;
 
 const CONNECTIONS: &str = "sandboxd_connections";
 const REFUSED_CONNECTIONS: &str = "sandboxd_connections_refused_total";
@@ -51,7 +51,7 @@ impl Measures {
         measures.duration.record(took.as_secs_f64());
         match outcome {
             Ok(_) => measures.succeeded.increment(1),
-            Err(error) => failed(method.name(), error.kind),
+            Err(error) => failed(method.name(), error.data.kind),
         }
     }
 

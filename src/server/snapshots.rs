@@ -10,19 +10,19 @@ use sandboxd_actors::ports::engine::EngineError;
 use sandboxd_actors::ports::engine::SnapshotRemoval;
 
 use super::handler::Handler;
-use crate::protocol::answer::{Answer, SnapshotPage};
-use crate::protocol::error::{Error, Kind};
+use crate::protocol::answer::{self, Answer};
+use crate::protocol::error::{Error, Kind, of_engine, of_sandbox};
 use crate::protocol::params::Snapshots;
 
 impl Handler {
     pub(super) async fn snapshots(&self, asked: Snapshots) -> Result<Answer, Error> {
         let Snapshots { chat, after, limit } = asked;
-        let snapshots = self.engine.snapshots(&self.instance, chat).await?;
-        Ok(Answer::Snapshots(SnapshotPage::of(snapshots, after, limit)))
+        let snapshots = self.engine.snapshots(&self.instance, chat).await.map_err(of_engine)?;
+        Ok(Answer::Snapshots(answer::snapshots(snapshots, after, limit)))
     }
 
     pub(super) async fn delete_snapshot(&self, snapshot: SnapshotId) -> Result<Answer, Error> {
-        let deleted = match self.engine.remove_snapshot(&self.instance, snapshot).await? {
+        let deleted = match self.engine.remove_snapshot(&self.instance, snapshot).await.map_err(of_engine)? {
             SnapshotRemoval::InUse => {
                 let message = format!("a sandbox was restored from snapshot {snapshot} and is still there");
                 return Err(Kind::SnapshotInUse.error(message).with("snapshot_id", snapshot.to_string()));
@@ -34,11 +34,11 @@ impl Handler {
             }
             SnapshotRemoval::NotFound => false,
         };
-        Ok(Answer::SnapshotDeletion { snapshot, deleted })
+        Ok(Answer::SnapshotDeleted(answer::snapshot_deletion(snapshot, deleted)))
     }
 
     pub(super) async fn find_snapshot(&self, id: SnapshotId) -> Result<Snapshot, Error> {
-        self.engine.snapshot(&self.instance, id).await?.ok_or_else(|| not_found(id))
+        self.engine.snapshot(&self.instance, id).await.map_err(of_engine)?.ok_or_else(|| not_found(id))
     }
 
     /// The profile with the snapshot in the place of its image.
@@ -56,7 +56,7 @@ pub(super) fn not_restored(error: SandboxError, snapshot: Option<SnapshotId>) ->
         (SandboxError::StartFailed { failure: StartFailure::Engine(ImageNotFound { .. }), .. }, Some(snapshot)) => {
             not_found(snapshot)
         }
-        _ => error.into(),
+        _ => of_sandbox(error),
     }
 }
 

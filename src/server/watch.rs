@@ -14,13 +14,14 @@ use std::sync::Arc;
 
 use sandboxd_actors::domain::ids::ChatId;
 use sandboxd_actors::journal::{EventPage, JournalHandle, LifecycleEvent};
+use sandboxd_protocol::event::WatchResult;
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::{RecvError, TryRecvError};
 use tokio_util::sync::CancellationToken;
 
 use super::outbox::{Closed, Ticket};
 use crate::protocol::answer::Answer;
-use crate::protocol::error::Error;
+use crate::protocol::error::{Error, of_journal};
 use crate::protocol::notification::Notification;
 use crate::protocol::params;
 
@@ -51,7 +52,9 @@ impl Watch {
         };
         match ending.run_until_cancelled(following).await {
             Some(Err(Stop::Failed(error))) => Err(error),
-            Some(Err(Stop::Closed) | Ok(())) | None => Ok(Answer::Watched { last_sequence: progress.cursor }),
+            Some(Err(Stop::Closed) | Ok(())) | None => {
+                Ok(Answer::Watched(WatchResult { last_sequence: progress.cursor }))
+            }
         }
     }
 
@@ -60,7 +63,7 @@ impl Watch {
         if let Some(after @ 1..) = self.after {
             return Ok(after);
         }
-        let EventPage { kept_from, last, .. } = self.journal.events(0, None, 0).await?;
+        let EventPage { kept_from, last, .. } = self.journal.events(0, None, 0).await.map_err(of_journal)?;
         if self.after.is_some() {
             // Whoever knows no event yet asks for all there are.
             return Ok(kept_from.saturating_sub(1));
@@ -111,7 +114,7 @@ impl Progress<'_> {
     async fn catch_up(&mut self, journal: &JournalHandle) -> Result<(), Stop> {
         loop {
             let page =
-                journal.events(self.cursor, self.chat, PAGE).await.map_err(|error| Stop::Failed(error.into()))?;
+                journal.events(self.cursor, self.chat, PAGE).await.map_err(|error| Stop::Failed(of_journal(error)))?;
             // Pruned, or the cursor is of another journal.
             if self.cursor + 1 < page.kept_from || self.cursor > page.last {
                 let gap = Notification::Gap { after: self.cursor, resumes_at: page.kept_from };

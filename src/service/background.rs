@@ -1,5 +1,5 @@
-//! What goes on beside the requests for as long as the service runs. A task of it that fails ends the service, which the
-//! service manager starts again: half a service would look healthy and is not.
+//! Background tasks of the service. A failed task ends the service, and the service manager restarts it: a service with
+//! a missing task would look healthy.
 
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -13,19 +13,19 @@ pub(super) struct Background {
 }
 
 impl Background {
-    /// Runs a task that answers only with a failure.
+    /// Runs a task that only returns if it fails.
     pub(super) fn spawn(&mut self, task: impl Future<Output = ServiceError> + Send + 'static) {
         self.tasks.spawn(self.ended.clone().run_until_cancelled_owned(task));
     }
 
-    /// Resolves with the first failure; a panic is one.
+    /// Resolves with the first failure or panic.
     pub(super) async fn failed(&mut self) -> ServiceError {
         loop {
             match self.tasks.join_next().await {
                 Some(Ok(Some(failure))) => return failure,
                 Some(Ok(None)) => {}
                 Some(Err(error)) => {
-                    tracing::error!(%error, "a background task panicked; the service ends");
+                    tracing::error!(%error, "background task panicked; service stopping");
                     return ServiceError::Background(error);
                 }
                 None => std::future::pending().await,

@@ -1,4 +1,4 @@
-//! From `[socket]` to who may call: names become numbers, and the socket file gets its group.
+//! Resolves the allowed callers and the socket's group from `[socket]`.
 
 use std::path::Path;
 
@@ -41,21 +41,21 @@ pub(super) fn socket_options(config: &Config) -> Result<SocketOptions, ServiceEr
     Ok(SocketOptions { path: socket.path.clone(), mode: socket.mode.bits(), gid })
 }
 
-/// The group of the socket: the configured one or, if the host has it and the service may give files to it, the default one.
+/// Returns the group of the socket: the configured one or, if it exists and the service may assign it, the default one.
 fn group(config: &Config, accounts: &mut Accounts) -> Result<Option<u32>, UnknownAccount> {
     match &config.socket.group {
         Some(Principal::Id(gid)) => Ok(Some(*gid)),
         Some(Principal::Name(name)) => accounts.gid(name).map(Some).ok_or_else(|| UnknownAccount::Group(name.clone())),
-        None => Ok(accounts.gid(DEFAULT_GROUP).filter(|gid| may_give_to(*gid))),
+        None => Ok(accounts.gid(DEFAULT_GROUP).filter(|gid| may_assign(*gid))),
     }
 }
 
-fn may_give_to(gid: u32) -> bool {
+fn may_assign(gid: u32) -> bool {
     let is_ours = |groups: Vec<rustix::process::Gid>| groups.iter().any(|group| group.as_raw() == gid);
     geteuid().is_root() || getegid().as_raw() == gid || getgroups().is_ok_and(is_ours)
 }
 
-/// Callers that the configuration allows and that the socket, as the service would make it, keeps out.
+/// Returns the callers that the configuration allows but that cannot open the socket that the service would create.
 pub fn kept_out(config: &Config) -> Vec<KeptOut> {
     let mut accounts = Accounts::of_host();
     let gid = group(config, &mut accounts).ok().flatten().unwrap_or_else(|| getegid().as_raw());
@@ -63,7 +63,7 @@ pub fn kept_out(config: &Config) -> Vec<KeptOut> {
     entry.kept_out(&allowed(config), &mut accounts)
 }
 
-/// The same of a socket that is there. A socket that cannot be looked at keeps nobody out as far as is known.
+/// Returns the same for an existing socket, or an empty list if its metadata cannot be read.
 pub(super) fn kept_out_of(socket: &Path, config: &Config) -> Vec<KeptOut> {
     Entry::of(socket).map(|entry| entry.kept_out(&allowed(config), &mut Accounts::of_host())).unwrap_or_default()
 }

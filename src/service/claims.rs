@@ -1,4 +1,4 @@
-//! Fills the index of claims before anything asks the engine for containers.
+//! Fills the index of claims before the first container is listed.
 
 use std::sync::Arc;
 
@@ -7,8 +7,8 @@ use sandboxd_actors::pool::claims::Claims;
 
 use crate::guest::GuestsOnDisk;
 
-/// Reads the claims from the journal. A new journal has none, so the copies beside the sandboxes' sockets count until its
-/// containers are adopted. The claims of a journal from before claims were entries are files, and become entries here.
+/// Loads the claims from the journal. A new journal has none, so the copies beside the sandboxes' sockets are used
+/// until the containers are adopted. An older journal has its claims only in these files; they are imported as entries.
 pub(super) async fn load(
     claims: &Claims,
     contents: &Contents,

@@ -1,4 +1,4 @@
-//! Removes the slots that a service left when it ended, without starting one.
+//! Removes the slots of an ended service, without starting one.
 
 use std::sync::Arc;
 
@@ -33,7 +33,7 @@ pub enum DrainError {
     Slot(#[from] DirectoryError),
 }
 
-/// An instance of which no service runs, or starts as long as this is there.
+/// A locked instance: no service of it runs or can start while this exists.
 pub struct Drain {
     instance: InstanceName,
     engine: Bounded,
@@ -49,9 +49,9 @@ impl Drain {
         Ok(Self { instance, engine, _lock: lock })
     }
 
-    /// Removes every slot that is no chat's sandbox, and answers how many there were: those that have no claim. A slot that
-    /// was taken and has no claim was never acknowledged. Only a journal that was lost may have had the claim of a slot
-    /// whose directory is not a free slot's, so such a slot stays until a service has rebuilt the journal.
+    /// Removes every slot without a claim and returns their number. A slot that was taken without a claim was never
+    /// acknowledged. If the journal was lost, it may have had the claim of a slot whose directory is not that of a free
+    /// slot, so such a slot stays until a service has rebuilt the journal.
     pub async fn remove_slots(self, config: &Config, journal: impl Journal) -> Result<usize, DrainError> {
         let (journal, contents) = JournalHandle::start(journal, JOURNAL_LIMIT, None).await?;
         let claimed = Arc::new(Claims::default());
@@ -68,7 +68,7 @@ impl Drain {
             if !guests.is_free(labels.slot).await? && !claims_are_complete {
                 tracing::warn!(
                     slot.id = %labels.slot, container.id = %container.id,
-                    "slot left alone: it may be a chat's sandbox, and the journal is not rebuilt"
+                    "slot kept: it may be a chat's sandbox, and the journal is not rebuilt"
                 );
                 continue;
             }

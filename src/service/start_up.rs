@@ -1,4 +1,4 @@
-//! What has to be done at the engine before sandboxes can be promised, tried until it succeeds.
+//! The start-up: the work at the engine before sandboxes can be created, retried until it succeeds.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -16,14 +16,14 @@ use crate::guest::GuestsOnDisk;
 use crate::instance_lock::{InstanceLock, InstanceLockError};
 use crate::server::guest::keep_all;
 
-/// Between two tries to reach an engine that was silent at start.
+/// The pauses between two attempts, if the engine does not answer.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
-/// Sandboxes that are listed at once.
+/// The number of sandboxes in a page of the list.
 const PAGE: usize = 1000;
 
-/// What the engine has to have before sandboxes can be made on it, and what it may have from an earlier run.
+/// The start-up and the state that it needs.
 pub(super) struct StartUp {
     pub(super) engine: Bounded,
     pub(super) sandboxes: Sandboxes,
@@ -31,16 +31,16 @@ pub(super) struct StartUp {
     pub(super) guests: Arc<GuestsOnDisk>,
     pub(super) instance: InstanceName,
     pub(super) lock: Option<InstanceLock>,
-    /// Cancelled once it is laid.
+    /// Cancelled once the start-up is complete.
     pub(super) reconciled: CancellationToken,
     pub(super) resumed: Resumed,
 }
 
-/// The sessions of an earlier run whose detached commands are kept again.
+/// The sessions of an earlier run whose detached commands keep their sandbox active again.
 #[derive(Debug, Default)]
 pub(super) struct Resumed {
     sessions: HashSet<SessionId>,
-    /// No chat is left whose sandbox could not be described.
+    /// Whether every sandbox could be described.
     all: bool,
 }
 
@@ -59,7 +59,8 @@ impl From<StartUpError> for ServiceError {
 }
 
 impl StartUp {
-    pub(super) async fn lay(&mut self) -> Result<(), StartUpError> {
+    /// Makes one attempt: locks the instance, ensures the networks, reconciles, and resumes the guests.
+    pub(super) async fn attempt(&mut self) -> Result<(), StartUpError> {
         let identity = self.engine.identify().await?;
         if self.lock.is_none() {
             self.lock = Some(InstanceLock::acquire(&self.instance, &identity.host)?);
@@ -73,8 +74,7 @@ impl StartUp {
         Ok(())
     }
 
-    /// Goes on with what runs in the sandboxes of an earlier run. A sandbox that cannot be described now is resumed once it
-    /// can be.
+    /// Tracks the commands in sandboxes of an earlier run again. A sandbox that cannot be described is resumed later.
     async fn resume_guests(&mut self) {
         let (mut after, mut complete) = (None, true);
         loop {
@@ -82,9 +82,9 @@ impl StartUp {
             complete &= page.undescribed.is_empty();
             for sandbox in &page.sandboxes {
                 if self.resumed.sessions.insert(sandbox.session)
-                    && let Some(interior) = self.guests.of(sandbox.session)
+                    && let Some(guest) = self.guests.of(sandbox.session)
                 {
-                    keep_all(self.sandboxes.clone(), interior, sandbox.chat);
+                    keep_all(self.sandboxes.clone(), guest, sandbox.chat);
                 }
             }
             after = page.next;
@@ -95,19 +95,19 @@ impl StartUp {
         self.resumed.all = complete;
     }
 
-    /// Tries until it is laid and every guest is resumed, and then holds the instance as long as the service runs. Ends only if another service
-    /// has it.
-    pub(super) async fn keep(mut self) -> InstanceLockError {
+    /// Retries until the start-up is complete and every guest is resumed, then holds the instance lock while the
+    /// service runs. Returns only if another service has the instance.
+    pub(super) async fn run(mut self) -> InstanceLockError {
         let mut pause = FIRST_PAUSE;
         while !(self.reconciled.is_cancelled() && self.resumed.all) {
             tokio::time::sleep(pause).await;
             if self.reconciled.is_cancelled() {
                 self.resume_guests().await;
             } else {
-                match self.lay().await {
+                match self.attempt().await {
                     Ok(()) => {}
                     Err(StartUpError::Instance(taken)) => return taken,
-                    Err(StartUpError::Engine(error)) => tracing::debug!(%error, "the engine does not answer yet"),
+                    Err(StartUpError::Engine(error)) => tracing::debug!(%error, "engine does not answer yet"),
                 }
             }
             pause = (pause * 2).min(LONGEST_PAUSE);

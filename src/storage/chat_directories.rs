@@ -1,13 +1,13 @@
-//! The chats' directories: one per chat below a common root, made when the chat first gets a sandbox. A sandbox that ends
-//! leaves it; [`removal`] is for callers that ask for it.
+//! Chat directories: one per chat below a common root, created with the chat's first sandbox. A directory outlives its
+//! sandboxes; [`removal`] removes it on request.
 //!
-//! Who may write to one follows a single rule. Where the profile names the user inside and the service may give files
-//! away, the directory belongs to that user and is closed to everybody else. Otherwise it cannot be known who will
-//! write (the image says who it runs as, and even its root has no capability to write elsewhere), so the directory
-//! itself is open, and the root is what keeps the host's other users out. The root must therefore be closed to them.
+//! Write access follows one rule. If the profile sets the guest's user and the service may change owners, the directory
+//! belongs to that user and is closed to others. Otherwise the writing user is unknown: the image sets it, and even the
+//! guest's root has no capability to write elsewhere. Then the directory itself is open, and the root keeps out the
+//! host's other users. The root must therefore be closed to them.
 //!
-//! A sandbox sees the inside of its directory, never the root: it cannot put a link in the place of either. Content is
-//! left alone; only the directory itself changes hands when the user inside changes.
+//! A sandbox sees only the inside of its directory, so it cannot replace the directory or the root by a link. When the
+//! guest's user changes, only the directory itself gets a new owner, not its content.
 
 mod removal;
 
@@ -28,26 +28,28 @@ use crate::storage::file_system::{FileSystem, Own};
 
 const OPEN_TO_OTHERS: u32 = 0o007;
 
+/// The chat directories below one root.
 #[derive(Debug, Clone)]
 pub struct DirectoriesOnDisk {
     file_system: FileSystem,
     root: HostPath,
 }
 
+/// Why the root of the chat directories cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum InvalidRoot {
-    #[error("the chats' root {path} cannot be used: {error}")]
+    #[error("cannot use chats.root {path}: {error}")]
     Unusable { path: PathBuf, error: io::Error },
-    #[error("the chats' root {path} is not a directory")]
+    #[error("chats.root {path} is not a directory")]
     NotADirectory { path: PathBuf },
-    #[error("the chats' root {path} is open to every user of this host (mode {mode:04o}): chmod o-rwx")]
+    #[error("chats.root {path} is open to every user of this host (mode {mode:04o}); run chmod o-rwx on it")]
     OpenToOthers { path: PathBuf, mode: u32 },
-    #[error("the chats' root {path} cannot be mounted from: it {error}")]
+    #[error("chats.root {path} cannot be a mount source: it {error}")]
     Unmountable { path: PathBuf, error: InvalidHostPath },
 }
 
 impl DirectoriesOnDisk {
-    /// Makes the root if it is missing, and checks it. Symbolic links on the way to it are the operator's own.
+    /// Creates the root if it is missing, and checks it. Symbolic links in its path are the operator's.
     pub fn open(root: &Path, file_system: FileSystem) -> Result<Self, InvalidRoot> {
         let path = || root.to_owned();
         let unusable = |error| InvalidRoot::Unusable { path: path(), error };
@@ -71,7 +73,7 @@ impl DirectoriesOnDisk {
         &self.root
     }
 
-    /// Works in the root, on a thread for such work.
+    /// Runs a call in the root on a worker thread.
     async fn work<T: Send + 'static>(
         &self,
         name: &str,
@@ -87,7 +89,7 @@ impl DirectoriesOnDisk {
         }
     }
 
-    /// Finishes a removal. Returns whether there was anything left to remove.
+    /// Finishes a removal. Returns whether the directory existed.
     async fn finish_removal(&self, name: &str) -> Result<bool, DirectoryError> {
         let mut began = false;
         loop {
@@ -117,11 +119,11 @@ impl ChatDirectories for DirectoriesOnDisk {
 
     async fn remove(&self, chat: ChatId) -> Result<bool, DirectoryError> {
         let (chat, removed) = (chat.to_string(), removal::removed_name(&chat.to_string()));
-        // An earlier removal may have been interrupted, and the name of what it left is to be free.
-        let was_left = self.finish_removal(&removed).await?;
+        // An interrupted removal may have left a directory of the target name, which must be removed first.
+        let resumed = self.finish_removal(&removed).await?;
         let name = chat.clone();
-        if !self.work(&chat, move |root| removal::take_away(root, &name)).await? {
-            return Ok(was_left);
+        if !self.work(&chat, move |root| removal::rename_for_removal(root, &name)).await? {
+            return Ok(resumed);
         }
         self.finish_removal(&removed).await?;
         Ok(true)
@@ -138,7 +140,7 @@ impl ChatDirectories for DirectoriesOnDisk {
 
     async fn list(&self) -> Result<Vec<ChatId>, DirectoryError> {
         let names = self.work("", removal::all_names).await?;
-        // Only the canonical form is the name of a chat's directory.
+        // Only the canonical form of an id is the name of a chat directory.
         let chat = |name: String| name.parse::<ChatId>().ok().filter(|chat| chat.to_string() == name);
         Ok(names.into_iter().filter_map(chat).collect())
     }
@@ -167,7 +169,7 @@ impl ChatDirectories for DirectoriesOnDisk {
     }
 }
 
-/// Through descriptors, so that what is checked is what is changed.
+/// Uses descriptors, so that the checked directory is the one that is changed.
 fn prepare(root: &HostPath, name: &str, user: Option<User>) -> rustix::io::Result<()> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let root = rustix::fs::openat(CWD, root.as_path(), flags, Mode::empty())?;
@@ -296,7 +298,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn whoever_runs_inside_can_write() {
+    async fn the_guests_user_can_write() {
         let (_place, directories) = fresh();
         let path = directories.prepare(chat(), None).await.unwrap();
         assert_eq!(mode(path.as_path()), 0o777);
@@ -310,14 +312,14 @@ mod tests {
         } else {
             assert_eq!(mode(path.as_path()), 0o777);
         }
-        // Another profile, another user.
+        // Another profile sets another user.
         let path = directories.prepare(other, Some(User { uid: 5252, gid: 5253 })).await.unwrap();
         let found = path.as_path().metadata().unwrap();
         assert!(found.uid() == 5252 || mode(path.as_path()) == 0o777);
     }
 
     #[tokio::test]
-    async fn nothing_but_a_directory_is_taken_for_one() {
+    async fn a_link_or_a_file_is_not_used_as_a_directory() {
         let (place, directories) = fresh();
         let outside = place.path().join("outside");
         std::fs::create_dir(&outside).unwrap();

@@ -1,14 +1,15 @@
 //! The one bounded worker pool for file system work: guests, volumes and chat directories.
 //!
-//! A call into a file system that does not answer cannot be cancelled: its thread stays in the kernel until the file system
-//! answers or is unmounted. So that such a call costs its own caller only:
+//! A call into a file system that does not answer cannot be cancelled: its thread stays in the kernel until the file
+//! system answers or is unmounted. These rules limit the cost of such a call to its own caller:
 //!
 //! - Every call has a deadline, after which its caller gets an error. The thread stays counted until it returns.
-//! - Calls run in *lanes*. A lane lets few calls in at a time; once all of them are overdue it refuses further ones at once.
-//! - The directories of the service have lanes of their own. A path that a caller supplied is looked up mount by mount, each
-//!   step in the lane of its mount: the name of a mount point is known without touching the mounted file system.
+//! - Calls run in *lanes*. A lane runs few calls at a time; once all of them are overdue it refuses further ones at
+//!   once.
+//! - The service's directories have their own lanes. A caller's path is looked up mount by mount, each step in the lane
+//!   of its mount: the name of a mount point is known without touching the mounted file system.
 //!
-//! No work here runs on a thread of the service's runtime, whose end would wait for it.
+//! No call runs on a thread of the service's runtime, whose shutdown would wait for it.
 
 mod lane;
 mod walk;
@@ -30,23 +31,23 @@ use lane::{Call, Lane};
 pub use walk::{Directory, Links};
 use walk::{Progress, Walk};
 
-/// How long a call may take. A disk answers in milliseconds, a file system of another host within a second or two.
+/// The deadline of a call. A disk answers in milliseconds, a network file system within a second or two.
 pub const LIMIT: Duration = Duration::from_secs(5);
 
-/// Calls that a lane of the service's own has under way at most.
+/// The maximum of concurrent calls in a lane of the service's own directories.
 const OWN_CALLS: usize = 8;
 
-/// Calls into one mount that callers' paths have under way at most.
+/// The maximum of concurrent calls into one mount for callers' paths.
 const CALLS_PER_MOUNT: usize = 4;
 
-/// Calls for callers' paths under way at most, over all mounts: as many threads can be stuck at the same time.
+/// The maximum of concurrent calls for callers' paths over all mounts: as many threads can be stuck at the same time.
 const CALLERS_CALLS: usize = 256;
 
 const STATE: &str = "state";
 const CHATS: &str = "chats";
 const CALLERS: &str = "callers";
 
-/// The names of lanes in logs and metrics: mounts that callers' paths lie in share one.
+/// The names of lanes in logs and metrics. All mounts of callers' paths share one name.
 pub const LANES: [&str; 3] = [STATE, CHATS, CALLERS];
 
 /// Why a directory was not opened.
@@ -59,13 +60,15 @@ pub enum OpenError {
     Failed { path: PathBuf, errno: Errno },
 }
 
+/// Access to file systems through the worker pool.
 #[derive(Debug, Clone)]
 pub struct FileSystem(Arc<Pool>);
 
 #[derive(Debug)]
 struct Pool {
     limit: Duration,
-    /// Its threads for blocking work are the workers. It runs no tasks, and is gone once the pool is dropped.
+    /// The runtime's threads for blocking work are the workers. It runs no tasks. `None` only while the pool is
+    /// dropped.
     workers: Option<Runtime>,
     state: OwnLane,
     chats: OwnLane,
@@ -74,14 +77,14 @@ struct Pool {
     mounts: Mutex<HashMap<PathBuf, Arc<Lane>>>,
 }
 
-/// A directory of the service and the lane of all work in it.
+/// A directory of the service and the lane of its calls.
 #[derive(Debug)]
 struct OwnLane {
     root: PathBuf,
     lane: Arc<Lane>,
 }
 
-/// Which of the service's own directories a call works in.
+/// A directory of the service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Own {
     State,
@@ -89,7 +92,7 @@ pub enum Own {
 }
 
 impl FileSystem {
-    /// For a service that keeps its state and its chats' directories there.
+    /// Creates the pool for a service with these state and chat directories.
     pub fn new(state: &Path, chats: &Path) -> std::io::Result<Self> {
         Self::with_limit(state, chats, LIMIT)
     }
@@ -110,7 +113,7 @@ impl FileSystem {
         })))
     }
 
-    /// Works in a directory of the service.
+    /// Runs a call in the lane of a directory of the service.
     pub async fn own<T: Send + 'static>(
         &self,
         directory: Own,
@@ -121,17 +124,17 @@ impl FileSystem {
         self.run(call, work).await
     }
 
-    /// The same for a caller that does not wait, such as a mailbox: the work is done later, or logged as not done.
-    pub fn own_later(&self, directory: Own, what: &'static str, work: impl FnOnce() + Send + 'static) {
+    /// Runs a call in the background, for a caller that cannot wait, such as an actor. A failure is logged.
+    pub fn own_later(&self, directory: Own, name: &'static str, work: impl FnOnce() + Send + 'static) {
         let this = self.clone();
         tokio::spawn(async move {
             if let Err(error) = this.own(directory, work).await {
-                tracing::warn!(%error, "{what} failed");
+                tracing::warn!(%error, "{name} failed");
             }
         });
     }
 
-    /// Opens the directory that a caller's path means.
+    /// Opens the directory at a caller's path.
     pub async fn open(&self, path: &Path, links: Links) -> Result<Directory, OpenError> {
         let deadline = Instant::now() + self.0.limit;
         let mut walk = Walk::new(path, links);
@@ -146,8 +149,8 @@ impl FileSystem {
         }
     }
 
-    /// Opens a directory at its canonical path to mount it: one of the service's own or a caller's. No link is followed, so
-    /// that the handle is of the directory that was checked, or of none.
+    /// Opens a directory of the service or of a caller at its canonical path, to mount it. No link is followed, so that
+    /// the handle is of the checked directory, or the call fails.
     pub async fn open_source(&self, path: &Path) -> Result<Directory, OpenError> {
         let Some(own) = [Own::State, Own::Chats].into_iter().find(|own| path.starts_with(self.own_root(*own))) else {
             return self.open(path, Links::Refuse).await;
@@ -156,8 +159,8 @@ impl FileSystem {
         self.own(own, move || open_own(&path)).await.map_err(|why| OpenError::Unavailable { mount, why })?
     }
 
-    /// Works with directories of a mount on a thread that ends with the work, so that it may change what belongs to the
-    /// thread.
+    /// Runs a call for directories of a mount on a thread that ends with the call, so that the call may change the
+    /// thread's own state, such as its namespaces.
     pub async fn on_thread<T: Send + 'static>(
         &self,
         mount_point: &Path,
@@ -174,7 +177,7 @@ impl FileSystem {
     async fn enter(&self, mount: &Path, deadline: Instant) -> Result<Call, Unavailable> {
         let lane = {
             let mut mounts = self.0.mounts.lock().unwrap_or_else(PoisonError::into_inner);
-            // A lane without a call under way holds no knowledge.
+            // A lane without a running call has no state to keep.
             mounts.retain(|_, lane| Arc::strong_count(lane) > 1);
             let new = || Lane::new(CALLERS, CALLS_PER_MOUNT, self.0.limit);
             Arc::clone(mounts.entry(mount.to_owned()).or_insert_with(new))
@@ -193,7 +196,7 @@ impl FileSystem {
     }
 
     fn workers(&self) -> &Handle {
-        self.0.workers.as_ref().map(Runtime::handle).unwrap_or_else(|| unreachable!("it is taken by the drop alone"))
+        self.0.workers.as_ref().map(Runtime::handle).unwrap_or_else(|| unreachable!("only drop takes it"))
     }
 
     fn own_lane(&self, own: Own) -> &Arc<Lane> {
@@ -212,7 +215,7 @@ impl FileSystem {
 }
 
 impl Drop for Pool {
-    /// Does not wait for calls that do not return.
+    /// Does not wait for stuck calls.
     fn drop(&mut self) {
         if let Some(workers) = self.workers.take() {
             workers.shutdown_background();

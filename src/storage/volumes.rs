@@ -1,10 +1,11 @@
-//! Which directories of the host a caller may have mounted as its volume.
+//! The policy for volumes: the directories of the host that a caller may mount.
 //!
-//! A volume lies below one of the configured roots, wherever symbolic links may lead, and has nothing in common with
-//! the paths that would hand the host over: the engine's socket and the service's own directories. A caller learns
-//! nothing about what exists outside the roots: every path that does not provably stay inside them gets the same answer.
+//! A volume lies below one of the configured roots after all symbolic links are resolved. It does not overlap paths
+//! that give control of the host: the engine's socket and the service's own directories. A caller cannot probe for
+//! paths outside the roots: every path that does not provably stay inside them gets the same response.
 //!
-//! The check is of an open directory, at the path that the kernel tells of it, never of a path that is looked up again.
+//! The check applies to an open directory, at the path that the kernel reports for it, never to a path that is looked
+//! up again.
 
 use std::io;
 use std::path::{Component, Path, PathBuf};
@@ -14,17 +15,18 @@ use sandboxd_actors::domain::host_path::{HostPath, InvalidHostPath};
 
 use crate::storage::file_system::{FileSystem, Links, OpenError, Unavailable};
 
+/// The rules for volumes.
 #[derive(Debug, Clone)]
 pub struct VolumePolicy {
     file_system: FileSystem,
     roots: Vec<PathBuf>,
-    /// Whether a root itself is accepted, too.
-    roots_themselves: bool,
+    /// Whether a root itself is accepted.
+    roots_allowed: bool,
     reserved: Vec<PathBuf>,
 }
 
 #[derive(Debug, thiserror::Error)]
-#[error("the volume root {path} cannot be used: {error}")]
+#[error("cannot use the volume root {path}: {error}")]
 pub struct InvalidVolumeRoot {
     pub path: PathBuf,
     pub error: OpenError,
@@ -37,7 +39,7 @@ pub enum VolumeRefused {
     NotAbsolute(String),
     #[error("must lie below one of the configured roots")]
     OutsideRoots,
-    #[error("must lie below one of the configured roots, and this is a root itself")]
+    #[error("must lie below one of the configured roots, and is a root itself")]
     IsRoot,
     #[error("must not contain, or lie within, a directory that the service or its engine uses itself")]
     Reserved,
@@ -47,14 +49,14 @@ pub enum VolumeRefused {
     NotADirectory,
     #[error("cannot be opened: {0}")]
     Unusable(String),
-    #[error("cannot be reached at the moment: {0}")]
+    #[error("cannot be reached now; try again later: {0}")]
     Unavailable(Unavailable),
     #[error(transparent)]
     Unmountable(#[from] InvalidHostPath),
 }
 
 impl VolumePolicy {
-    /// Without roots, every path is refused. Reserved paths need not exist.
+    /// Creates a policy. Without roots, every path is refused. Reserved paths need not exist.
     pub async fn new(
         file_system: FileSystem,
         roots: impl IntoIterator<Item = PathBuf>,
@@ -67,17 +69,17 @@ impl VolumePolicy {
                 Err(error) => return Err(InvalidVolumeRoot { path, error }),
             }
         }
-        // As it was written too: a link that is changed later must not open what it was meant to close.
+        // Reserves also the path as written: a later change of a link must not release the configured path.
         let reserved = reserved.into_iter().flat_map(|path| [resolve_existing(&path), path]).collect();
-        Ok(Self { file_system, roots: canonical, roots_themselves: false, reserved })
+        Ok(Self { file_system, roots: canonical, roots_allowed: false, reserved })
     }
 
-    /// Accepts the roots themselves, beside all below them.
-    pub fn with_roots_themselves(self) -> Self {
-        Self { roots_themselves: true, ..self }
+    /// Accepts also the roots themselves.
+    pub fn with_roots_allowed(self) -> Self {
+        Self { roots_allowed: true, ..self }
     }
 
-    /// The directory that `text` means now.
+    /// Returns the canonical path of the directory at `text`.
     pub async fn resolve(&self, text: &str) -> Result<HostPath, VolumeRefused> {
         let path = Path::new(text);
         if !path.is_absolute() {
@@ -95,14 +97,14 @@ impl VolumePolicy {
         if self.reserved.iter().any(|path| canonical.starts_with(path) || path.starts_with(canonical)) {
             return Err(VolumeRefused::Reserved);
         }
-        if !self.roots_themselves && self.roots.iter().any(|root| root == canonical) {
+        if !self.roots_allowed && self.roots.iter().any(|root| root == canonical) {
             return Err(VolumeRefused::IsRoot);
         }
         Ok(())
     }
 
-    /// Why there is no directory, as far as the caller may know: only of a path that is known to lie inside the roots is it
-    /// told that it does not exist, or does not answer.
+    /// Returns the reason that the caller may see. Only for a path inside the roots, the reason is that it does not
+    /// exist or does not answer.
     fn explain(&self, error: OpenError) -> VolumeRefused {
         match error {
             OpenError::Unavailable { mount, why } => {
@@ -114,7 +116,7 @@ impl VolumePolicy {
                 (Err(refused), _) => refused,
                 (Ok(()), Errno::NOENT) => VolumeRefused::Missing,
                 (Ok(()), Errno::NOTDIR) => VolumeRefused::NotADirectory,
-                // Links that lead nowhere might lead anywhere.
+                // The target of a link loop is unknown, so it counts as outside.
                 (Ok(()), Errno::LOOP) => VolumeRefused::OutsideRoots,
                 (Ok(()), errno) => VolumeRefused::Unusable(io::Error::from(errno).to_string()),
             },
@@ -122,7 +124,7 @@ impl VolumePolicy {
     }
 }
 
-/// Resolved as far as it exists.
+/// Resolves the path as far as it exists.
 pub(crate) fn resolve_existing(path: &Path) -> PathBuf {
     let mut resolved = PathBuf::from("/");
     for part in path.components() {
@@ -194,7 +196,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_outside_is_refused_alike_whether_or_not_it_exists() {
+    async fn paths_outside_the_roots_are_refused_alike_whether_or_not_they_exist() {
         let host = Host::new().await;
         for outside in [
             "outside",
@@ -220,7 +222,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn inside_the_roots_the_reason_is_told() {
+    async fn inside_the_roots_the_reason_is_reported() {
         let host = Host::new().await;
         assert_eq!(host.resolve("roots/none/deeper").await, Err(VolumeRefused::Missing));
         assert_eq!(host.resolve("roots/a/file").await, Err(VolumeRefused::NotADirectory));
@@ -244,7 +246,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn without_roots_nothing_is_accepted() {
+    async fn without_roots_every_path_is_refused() {
         let policy = VolumePolicy::new(file_system(Path::new("/none")), [], []).await.unwrap();
         assert_eq!(policy.resolve("/tmp").await, Err(VolumeRefused::OutsideRoots));
         assert_eq!(policy.resolve("/none").await, Err(VolumeRefused::OutsideRoots));
@@ -269,7 +271,7 @@ mod tests {
         for root in ["roots/a", "roots/a/inner", "roots/again", "spelling/a/inner/.."] {
             assert_eq!(policy.resolve(&host.path(root)).await, Err(VolumeRefused::IsRoot), "{root}");
         }
-        let policy = policy.with_roots_themselves();
+        let policy = policy.with_roots_allowed();
         assert!(policy.resolve(&host.path("roots/again")).await.is_ok());
     }
 }

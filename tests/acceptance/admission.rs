@@ -1,4 +1,4 @@
-//! How many sandboxes there may be, and who waits for whom.
+//! Tests of limits and of the engine queue.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::daemon::Daemon;
 
-/// What is full, and how many there may be. The caller is told when to ask again.
+/// Returns the limit kind and the limit of an `admission_denied` error, which must have a `retry_after`.
 fn denied(failure: sandboxd::client::Failure) -> (Value, Value) {
     assert_eq!((failure.data.kind.as_str(), failure.data.retryable), ("admission_denied", true), "{failure:?}");
     let seconds = failure.data.details["retry_after"].as_f64().expect("a duration");
@@ -16,7 +16,7 @@ fn denied(failure: sandboxd::client::Failure) -> (Value, Value) {
 }
 
 #[tokio::test]
-async fn beyond_a_limit_nobody_gets_a_sandbox_and_nobody_loses_one() {
+async fn beyond_a_limit_creates_are_refused_and_no_sandbox_is_removed() {
     let service = Daemon::start(
         "limits = { sandboxes = 3, per_agent = 2 }
          profiles.default.network = 'none'
@@ -34,7 +34,7 @@ async fn beyond_a_limit_nobody_gets_a_sandbox_and_nobody_loses_one() {
     let fourth = fourth.with("agent_id", "yet another");
     assert_eq!(denied(service.refused(&fourth).await), (json!("sandboxes"), json!(3)));
     for chat in [&first, &third] {
-        assert_eq!(service.created(chat).await["outcome"], "reused", "what is there is not asked for room");
+        assert_eq!(service.created(chat).await["outcome"], "reused", "a reuse needs no free place");
     }
 
     let service = service.kill().await.start().await;
@@ -43,7 +43,7 @@ async fn beyond_a_limit_nobody_gets_a_sandbox_and_nobody_loses_one() {
     assert_eq!(service.created(&fourth).await["outcome"], "created");
     assert_eq!(service.containers().await.count().await, 3);
 
-    // A limit that was lowered ends nothing.
+    // A lowered limit ends no sandbox.
     let mut installation = service.stop().await;
     installation.configure("limits.sandboxes = 1");
     let service = installation.start().await;
@@ -75,10 +75,10 @@ async fn a_full_workspace_stays_full_through_a_restart_and_leaves_others_their_r
         (conflict.data.kind.as_str(), &conflict.data.details["fields"]),
         ("sandbox_conflict", &json!(["workspace_id"]))
     );
-    let unsaid = first.with("workspace_id", Value::Null);
-    assert_eq!(service.created(&unsaid).await["workspace_id"], mine, "what is not said is not compared");
+    let without_workspace = first.with("workspace_id", Value::Null);
+    assert_eq!(service.created(&without_workspace).await["workspace_id"], mine, "omitted values are not compared");
 
-    // From the journal; and without it, from what the containers say.
+    // The counts come from the journal, or without it from the containers' labels.
     let mut stopped = service.kill().await;
     for lost in [false, true] {
         if lost {
@@ -101,7 +101,7 @@ async fn a_full_workspace_stays_full_through_a_restart_and_leaves_others_their_r
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_waits_too_long_for_the_engine_is_told_and_leaves_nothing() {
+async fn a_caller_that_waits_too_long_for_the_engine_is_refused_and_leaves_no_container() {
     let service = Daemon::start(
         "engine = { max_operations = 1, queue_timeout = '400ms' }
          profiles.default.network = 'none'",
@@ -122,7 +122,7 @@ async fn who_waits_too_long_for_the_engine_is_told_and_leaves_nothing() {
     assert_eq!(service.containers().await.count().await, created);
     assert_eq!(service.list().await.len(), created);
     let left = std::fs::read_dir(service.path("state").join("sandboxes")).expect("there").count();
-    assert_eq!(left, created, "nothing is left of those that were refused");
+    assert_eq!(left, created, "refused creates leave no containers");
 
     let again = outcomes.iter().zip(&chats).find(|(outcome, _)| outcome.is_err()).expect("one was refused").1;
     tokio::time::timeout(Duration::from_secs(30), service.created(again)).await.expect("there is time now");

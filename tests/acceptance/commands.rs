@@ -1,4 +1,4 @@
-//! The programs as they are typed: the service's configuration, and its client.
+//! Tests of the command lines of `sandboxd` and `sandboxctl`.
 
 use std::process::Output;
 
@@ -14,7 +14,7 @@ fn printed(output: &Output) -> (Option<i32>, String, String) {
 }
 
 #[tokio::test]
-async fn check_config_says_nothing_about_a_good_one_and_shows_no_secret() {
+async fn check_config_is_silent_about_a_valid_file_and_shows_no_secret() {
     let installation = Installation::new("profiles.default.env = { TOKEN = 't0p-s3cret' }");
     assert_eq!(
         printed(&installation.sandboxd_output(&["check-config"]).await),
@@ -27,22 +27,22 @@ async fn check_config_says_nothing_about_a_good_one_and_shows_no_secret() {
 }
 
 #[tokio::test]
-async fn check_config_names_file_line_and_key_of_all_that_is_wrong() {
+async fn check_config_names_file_line_and_key_of_every_error() {
     let installation = Installation::new("").with_variable("SANDBOXD_REAPER__TICK", "soon");
     std::fs::write(installation.config_file(), "[socket]\nmode = 9\n\n[engine]\nnetwrok = 'x'\n").expect("written");
     let file = installation.config_file().display().to_string();
     for arguments in [&["check-config"][..], &[]] {
-        let (code, shown, complaints) = printed(&installation.sandboxd_output(arguments).await);
-        assert_eq!((code, shown.as_str()), (Some(2), ""), "{complaints}");
-        let complaints: Vec<_> = complaints.lines().collect();
+        let (code, shown, errors) = printed(&installation.sandboxd_output(arguments).await);
+        assert_eq!((code, shown.as_str()), (Some(2), ""), "{errors}");
+        let errors: Vec<_> = errors.lines().collect();
         for start in [
             format!("{file}:2: socket.mode: "),
             format!("{file}:5: engine.netwrok: "),
             "SANDBOXD_REAPER__TICK: ".into(),
         ] {
-            assert!(complaints.iter().any(|line| line.starts_with(&start)), "{start} in {complaints:#?}");
+            assert!(errors.iter().any(|line| line.starts_with(&start)), "{start} in {errors:#?}");
         }
-        assert_eq!(complaints.len(), 3, "{complaints:#?}");
+        assert_eq!(errors.len(), 3, "{errors:#?}");
     }
 }
 
@@ -68,7 +68,7 @@ async fn a_variable_goes_before_the_file() {
 }
 
 #[tokio::test]
-async fn what_only_shows_on_this_host_is_an_error_that_names_its_key() {
+async fn an_error_of_this_host_names_its_key() {
     for (settings, key) in [
         ("volumes.roots = ['/no/such/place']", "volumes.roots"),
         ("socket.group = 'no-such-group'", "socket.group"),
@@ -78,14 +78,14 @@ async fn what_only_shows_on_this_host_is_an_error_that_names_its_key() {
         ("metrics.listen = '192.0.2.1:1'", "metrics.listen"),
     ] {
         let installation = Installation::new(settings);
-        let (code, _, complaint) = printed(&installation.sandboxd_output(&[]).await);
-        assert_eq!(code, Some(1), "{complaint}");
-        assert!(complaint.lines().any(|line| line.starts_with(&format!("sandboxd: {key}: "))), "{key}: {complaint}");
+        let (code, _, errors) = printed(&installation.sandboxd_output(&[]).await);
+        assert_eq!(code, Some(1), "{errors}");
+        assert!(errors.lines().any(|line| line.starts_with(&format!("sandboxd: {key}: "))), "{key}: {errors}");
     }
 }
 
 #[tokio::test]
-async fn sandboxctl_works_for_people_and_says_how_it_went() {
+async fn sandboxctl_prints_text_and_sets_its_exit_code() {
     let service = Daemon::start("profiles.default = { port = 9000 }").await;
     let chat = service.new_chat();
     let (id, volume) = (chat.chat_id(), chat.volume().display().to_string());
@@ -105,9 +105,9 @@ async fn sandboxctl_works_for_people_and_says_how_it_went() {
     assert!(code == Some(0) && shown.contains(service.name()), "{shown}");
 
     let conflicting = ["create", "--chat-id", id, "--agent-id", "another", "--volume", &volume];
-    let (code, _, complaint) = printed(&service.sandboxctl(&conflicting).await);
-    assert_eq!((code, complaint.lines().count()), (Some(1), 1), "{complaint}");
-    assert!(complaint.starts_with("sandboxctl: ") && complaint.contains("[sandbox_conflict]"), "{complaint}");
+    let (code, _, errors) = printed(&service.sandboxctl(&conflicting).await);
+    assert_eq!((code, errors.lines().count()), (Some(1), 1), "{errors}");
+    assert!(errors.starts_with("sandboxctl: ") && errors.contains("[sandbox_conflict]"), "{errors}");
 
     let (code, shown, _) = printed(&service.sandboxctl(&["delete", id]).await);
     assert!(code == Some(0) && shown.starts_with("deleted the sandbox of chat"), "{shown}");
@@ -116,9 +116,9 @@ async fn sandboxctl_works_for_people_and_says_how_it_went() {
     assert_eq!(service.sandboxctl(&["frobnicate"]).await.status.code(), Some(2));
 
     let installation = service.stop().await;
-    let (code, _, complaint) = printed(&installation.sandboxctl(&["list"]).await);
+    let (code, _, errors) = printed(&installation.sandboxctl(&["list"]).await);
     assert_eq!(code, Some(3));
-    assert!(complaint.contains("is sandboxd running?"), "{complaint}");
+    assert!(errors.contains("is sandboxd running?"), "{errors}");
 }
 
 #[tokio::test]
@@ -139,15 +139,15 @@ async fn sandboxctl_prints_json_for_programs() {
     let (_, shown, _) = printed(&service.sandboxctl(&["--json", "health"]).await);
     assert_eq!((&json_of(&shown)["status"], &json_of(&shown)["sandboxes"]), (&json!("ok"), &json!(1)));
 
-    let (code, shown, complaint) = printed(&service.sandboxctl(&["--json", "create", "--chat-id", "nobody"]).await);
+    let (code, shown, errors) = printed(&service.sandboxctl(&["--json", "create", "--chat-id", "nobody"]).await);
     assert_eq!((code, shown.as_str()), (Some(1), ""));
-    assert_eq!(json_of(&complaint)["data"]["details"]["field"], "chat_id");
+    assert_eq!(json_of(&errors)["data"]["details"]["field"], "chat_id");
     let (_, shown, _) = printed(&service.sandboxctl(&["--json", "delete", id]).await);
     assert_eq!(json_of(&shown)["container_id"], created["container_id"]);
 }
 
 #[tokio::test]
-async fn sandboxctl_finds_the_socket_in_its_environment_and_tells_of_a_sick_service() {
+async fn sandboxctl_takes_the_socket_from_its_environment_and_reports_a_degraded_service() {
     let mut installation = Installation::new("engine.timeouts.connect = '300ms'");
     let nowhere = installation.path("no-engine.sock");
     installation.configure(&format!("engine.host = 'unix://{}'", nowhere.display()));

@@ -1,4 +1,4 @@
-//! What a sandbox is made of, as the engine shows it and as it looks from inside.
+//! Tests of a sandbox's container as the engine describes it and as the guest sees it.
 
 use std::os::unix::fs::MetadataExt;
 
@@ -10,7 +10,7 @@ use crate::create_params::CreateParams;
 use crate::daemon::Daemon;
 use crate::installation::Installation;
 
-/// A sandbox, and the engine's view of it.
+/// A sandbox, and the engine's view of its container.
 struct Made {
     sandbox: Value,
     containers: Containers,
@@ -53,7 +53,7 @@ async fn the_chats_directory_and_the_volume_are_shared_with_the_host_and_writabl
         assert_eq!(std::fs::read_to_string(&made_inside).expect("written"), "mine\n", "{made_inside:?}");
     }
 
-    // What the chat has written is there for its next sandbox.
+    // Files of the chat are there for its next sandbox.
     service.delete(&chat).await.expect("deleted");
     assert_eq!(Made::by(&service, &chat).await.shell("cat /home/chat/made").await, "mine\n");
 }
@@ -91,7 +91,7 @@ async fn the_environment_is_the_agent_the_profile_and_the_request() {
 }
 
 #[tokio::test]
-async fn labels_tell_whose_sandbox_it_is_and_when_it_ends() {
+async fn labels_have_the_owner_and_the_deadlines() {
     let service = Daemon::start("profiles.default = { port = 9000, network = 'none' }").await;
     let chat = service.new_chat();
     let secret = json!({ "TOKEN": "t0p-s3cret" });
@@ -159,7 +159,7 @@ async fn the_network_is_made_at_start_up_and_is_where_sandboxes_are() {
     let docker = installation.containers().await.docker;
     docker.inspect_network(&shared, None).await.expect_err("not there yet");
 
-    // Twice, for the second time finds them made.
+    // The second start finds the networks.
     for _ in 0..2 {
         let service = installation.start().await;
         for network in [&shared, &other] {
@@ -187,7 +187,7 @@ async fn sandboxes_cannot_reach_each_other() {
 }
 
 #[tokio::test]
-async fn a_blocked_network_leaves_nothing_but_loopback() {
+async fn a_blocked_network_leaves_only_loopback() {
     let service = Daemon::start("profiles.default.network = 'none'").await;
     let made = Made::by(&service, &service.new_chat()).await;
     assert_eq!(made.sandbox["endpoint"], Value::Null);
@@ -195,7 +195,7 @@ async fn a_blocked_network_leaves_nothing_but_loopback() {
 }
 
 #[tokio::test]
-async fn a_sandbox_is_hardened_whatever_its_profile_says() {
+async fn a_sandbox_is_hardened_under_every_profile() {
     let service = Daemon::start(
         "profiles.default.network = 'none'\nprofiles.given = { network = 'none', capabilities = ['CHOWN'] }",
     )
@@ -232,7 +232,7 @@ async fn an_unprivileged_user_can_write_to_its_chats_directory_and_to_no_others(
 }
 
 #[tokio::test]
-async fn a_profile_decides_what_else_can_be_read_and_written() {
+async fn a_profile_sets_the_other_readable_and_writable_paths() {
     let mut installation = Installation::new("");
     for (directory, word) in [("models", "weights"), ("cache", "cached")] {
         std::fs::create_dir(installation.path(directory)).expect("a directory");
@@ -289,7 +289,7 @@ async fn an_image_that_the_engine_does_not_have_is_named() {
 }
 
 #[tokio::test]
-async fn a_container_of_somebody_else_under_the_chats_name_is_reported_and_left_alone() {
+async fn a_foreign_container_under_the_chats_name_is_reported_and_left_alone() {
     let service = Daemon::start("profiles.default.network = 'none'").await;
     let containers = service.containers().await;
     let chat = service.new_chat();

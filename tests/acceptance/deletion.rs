@@ -1,4 +1,4 @@
-//! The way out: gracefully or by force, once, and nothing is left.
+//! Tests of deletion: graceful or forced, once, and complete.
 
 use serde_json::{Value, json};
 
@@ -13,11 +13,11 @@ async fn delete_removes_and_says_so_once() {
     let service = Daemon::start("profiles.default.network = 'none'").await;
     let chat = service.new_chat();
     let never = service.delete(&chat).await.expect("answered");
-    let nothing = json!({
+    let not_found = json!({
         "chat_id": chat.chat_id(), "result": "not_found", "session_id": null, "container_id": null, "snapshot_id": null,
         "purged": false,
     });
-    assert_eq!(never, nothing);
+    assert_eq!(never, not_found);
     let created = service.created(&chat).await;
     let deleted = service.delete(&chat).await.expect("deleted");
     let (session, container) = (&created["session_id"], &created["container_id"]);
@@ -29,7 +29,7 @@ async fn delete_removes_and_says_so_once() {
     assert_eq!(service.containers().await.count().await, 0);
     assert_eq!(service.delete(&chat).await.expect("answered"), never);
     assert_eq!(service.list().await, Vec::<Value>::new());
-    assert!(service.path("chats").join(chat.chat_id()).is_dir(), "what the chat has written stays");
+    assert!(service.path("chats").join(chat.chat_id()).is_dir(), "the chat's files stay");
 }
 
 #[tokio::test]
@@ -86,17 +86,17 @@ async fn a_delete_with_a_purge_removes_the_chats_directory_and_the_next_sandbox_
     let directory = service.path("chats").join(chat.chat_id());
     service.created(&chat).await;
     let deep = "mkdir -p /chat/a/b/c && echo secret > /chat/a/b/c/file && ln -s /etc /chat/a/link && ls /chat";
-    assert_eq!(service.said(&chat, deep).await, "a\n");
+    assert_eq!(service.output_of(&chat, deep).await, "a\n");
     let purge = json!({ "chat_id": chat.chat_id(), "purge": true });
     let purged = service.call("sandbox.delete", purge.clone()).await.expect("deleted");
     assert_eq!((&purged["result"], &purged["purged"]), (&json!("deleted"), &json!(true)), "{purged}");
     assert!(!directory.exists());
-    assert_eq!(std::fs::read_dir(service.path("chats")).expect("there").count(), 0, "nothing is left of it");
+    assert_eq!(std::fs::read_dir(service.path("chats")).expect("there").count(), 0, "it is removed completely");
 
     let again = service.call("sandbox.delete", purge).await.expect("answered");
     assert_eq!((&again["result"], &again["purged"]), (&json!("not_found"), &json!(false)), "{again}");
     service.created(&chat).await;
-    assert_eq!(service.said(&chat, "ls -A /chat").await, "");
+    assert_eq!(service.output_of(&chat, "ls -A /chat").await, "");
     service.delete(&chat).await.expect("deleted");
     assert!(directory.is_dir());
     let shown = service.sandboxctl(&["delete", chat.chat_id(), "--purge"]).await;
@@ -114,12 +114,12 @@ async fn directories_of_chats_without_a_sandbox_are_removed_after_their_retentio
     service.created(&gone).await;
     let foreign = service.path("chats").join("lost+found");
     std::fs::create_dir(&foreign).expect("a directory");
-    assert_eq!(service.said(&gone, "mkdir -p /chat/a/b && touch /chat/a/b/c").await, "");
+    assert_eq!(service.output_of(&gone, "mkdir -p /chat/a/b && touch /chat/a/b/c").await, "");
     service.delete(&gone).await.expect("deleted");
     assert!(directory(&gone).is_dir());
     eventually("it is removed", || async { (!directory(&gone).exists()).then_some(()) }).await;
     assert!(directory(&kept).is_dir() && foreign.is_dir());
-    assert_eq!(service.said(&kept, "echo there > /chat/file; cat /chat/file").await, "there\n");
+    assert_eq!(service.output_of(&kept, "echo there > /chat/file; cat /chat/file").await, "there\n");
     eventually("it is logged", || async { service.log().contains("chat directory removed").then_some(()) }).await;
     service.created(&gone).await;
     assert!(directory(&gone).is_dir());

@@ -1,5 +1,5 @@
-//! A disk without room for the state of the service: it says so, promises nothing, takes nothing away, and goes on by itself
-//! once there is room. The disk is a small file system of its own.
+//! Tests of a full disk below the service's state: the service reports it, acknowledges no change, removes no sandbox,
+//! and recovers once there is space. The disk is a small file system in memory.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use crate::daemon::Daemon;
 use crate::engine::eventually;
 use crate::installation::Installation;
 
-/// A file system in memory, mounted for as long as this is there.
+/// A small file system in memory. It is unmounted on drop.
 struct SmallDisk(PathBuf);
 
 impl SmallDisk {
@@ -24,7 +24,7 @@ impl SmallDisk {
         Self(at.to_owned())
     }
 
-    /// Leaves room neither for bytes nor for files.
+    /// Leaves space neither for data nor for files.
     fn fill(&self) {
         std::fs::create_dir(self.filler()).expect("a directory");
         let file = |number: usize| std::fs::File::create(self.filler().join(number.to_string()));
@@ -63,7 +63,7 @@ impl Daemon {
         assert_eq!(ran.expect("run")["stdout"]["text"], "here\n");
     }
 
-    /// Whether commands are run by the sandbox's init. The engine, which runs them otherwise, does not tell of signals.
+    /// Returns whether init runs the commands: a guest via engine reports no signals.
     async fn reaches_init(&self, chat: &CreateParams) -> bool {
         let killed = json!({ "chat_id": chat.chat_id(), "command": "kill -9 $$" });
         self.call("sandbox.exec", killed).await.expect("run")["signal"] == 9
@@ -71,7 +71,7 @@ impl Daemon {
 }
 
 #[tokio::test]
-async fn a_full_disk_is_told_and_loses_nothing_and_the_service_recovers() {
+async fn a_full_disk_is_reported_loses_no_sandbox_and_the_service_recovers() {
     let installation = Installation::new("profiles.default.network = 'none'");
     let disk = SmallDisk::mount(&installation.path("state"));
     let service = installation.start().await;
@@ -93,8 +93,8 @@ async fn a_full_disk_is_told_and_loses_nothing_and_the_service_recovers() {
     assert_eq!(service.containers().await.count().await, 2, "no container of a sandbox is removed");
     service.assert_usable(&chats[1]).await;
 
-    // A start that died between the removal of an old socket and the making of a new one has left the room for one to
-    // others.
+    // A start that was killed between the removal of the old sockets and the creation of new ones. The disk has filled
+    // up since.
     let installation = service.kill().await;
     disk.free();
     let sandboxes = std::fs::read_dir(installation.path("state/sandboxes")).expect("a directory");

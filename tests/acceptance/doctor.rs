@@ -1,4 +1,4 @@
-//! What the service says about the host it is on.
+//! Tests of the checks of the host.
 
 use serde_json::{Value, json};
 
@@ -11,7 +11,7 @@ fn check<'a>(examined: &'a Value, name: &str) -> &'a Value {
 }
 
 #[tokio::test]
-async fn a_doctor_tells_what_is_so_on_this_host() {
+async fn doctor_reports_the_state_of_this_host() {
     let service = Daemon::start(
         "profiles.default = { network = 'none', pool = { size = 1 } }
          profiles.broken = { image = 'sandboxd-no-such-image:none' }",
@@ -40,12 +40,12 @@ async fn a_doctor_tells_what_is_so_on_this_host() {
 }
 
 #[tokio::test]
-async fn a_service_that_has_ended_is_what_a_doctor_tells_of() {
+async fn doctor_reports_a_stopped_service() {
     let installation = Daemon::start("profiles.default.network = 'none'").await.kill().await;
     let shown = installation.sandboxctl(&["--json", "doctor"]).await;
     assert_eq!(shown.status.code(), Some(1));
     let examined: Value = serde_json::from_slice(&shown.stdout).expect("one JSON object");
     let service = check(&examined, "service");
     assert_eq!(service["status"], "problem");
-    assert!(service["message"].as_str().is_some_and(|text| text.starts_with("nobody listens at")), "{service}");
+    assert!(service["message"].as_str().is_some_and(|text| text.starts_with("no service listens at")), "{service}");
 }

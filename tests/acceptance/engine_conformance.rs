@@ -1,12 +1,10 @@
-//! What the core may rely on, whichever engine it is given. Run against a real one: `DOCKER_HOST`, or the usual sockets.
-
-#[path = "support/engine.rs"]
-mod support;
+//! Tests of the engine port's contract against a real engine: `DOCKER_HOST`, or the usual sockets.
 
 use std::collections::HashSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::engine::{TestInstance, eventually};
 use futures_util::StreamExt;
 use sandboxd::engine::docker::DockerEngine;
 use sandboxd_actors::domain::container::ContainerSpec;
@@ -17,10 +15,9 @@ use sandboxd_actors::domain::profile::{Limits, Network, User};
 use sandboxd_actors::domain::snapshot::{Parent, SnapshotOrigin};
 use sandboxd_actors::ports::engine::events::{EngineEvent, EngineEvents, EventKind, EventSubject};
 use sandboxd_actors::ports::engine::{ContainerState, Engine, EngineError, Exit, Health, NetworkSpec, SnapshotRemoval};
-use support::{TestInstance, eventually};
 use tokio::net::{UnixListener, UnixStream};
 
-fn nobody() -> ContainerId {
+fn missing_container() -> ContainerId {
     ContainerId::new("0123456789abcdef")
 }
 
@@ -32,7 +29,7 @@ fn field<'a>(lines: &'a [String], name: &str) -> &'a str {
 // ---- the engine ----
 
 #[tokio::test]
-async fn the_engine_says_who_it_is() {
+async fn the_engine_reports_its_identity() {
     let instance = TestInstance::new();
     let identity = instance.engine.identify().await.unwrap();
     assert!(["docker", "podman"].contains(&identity.kind.as_str()), "{identity:?}");
@@ -83,7 +80,7 @@ async fn a_call_that_breaks_off_may_have_happened() {
 #[tokio::test]
 async fn an_image_is_there_or_not() {
     let instance = TestInstance::new();
-    let id = instance.engine.image_id(&support::test_image()).await.expect("an answer");
+    let id = instance.engine.image_id(&crate::engine::test_image()).await.expect("an answer");
     assert!(id.is_some_and(|id| id.starts_with("sha256:")));
     assert_eq!(instance.engine.image_id("sandboxd-no-such-image:none").await, Ok(None));
 }
@@ -111,7 +108,7 @@ async fn a_network_whose_name_contains_anothers_is_another() {
     assert_eq!(found.name, Some(shorter.name));
 }
 
-// ---- a container's life ----
+// ---- lifecycle of a container ----
 
 #[tokio::test]
 async fn a_name_is_given_once() {
@@ -141,7 +138,7 @@ async fn a_container_is_seen_as_created_running_and_gone() {
     assert_eq!((created.state, created.started_at, created.address), (ContainerState::Created, None, None));
     assert_eq!((&created.id, created.name.as_str()), (&id, spec.name.as_str()));
     assert_eq!((created.image, created.health), (spec.image.clone(), None));
-    // Those of the image are among them.
+    // The image's labels are among them.
     assert!(spec.labels.iter().all(|(label, value)| created.labels.get(label) == Some(value)), "{:?}", created.labels);
 
     instance.engine.start(&id).await.unwrap();
@@ -156,14 +153,14 @@ async fn a_container_is_seen_as_created_running_and_gone() {
 }
 
 #[tokio::test]
-async fn what_is_gone_can_be_stopped_and_removed_but_not_started() {
+async fn a_missing_container_can_be_stopped_and_removed_but_not_started() {
     let instance = TestInstance::new();
-    let gone = EngineError::NoSuchContainer { container: nobody().to_string() };
-    assert_eq!(instance.engine.start(&nobody()).await, Err(gone.clone()));
-    assert_eq!(instance.engine.log_tail(&nobody(), 5).await, Err(gone));
-    assert_eq!(instance.engine.stop(&nobody(), Duration::ZERO).await, Ok(()));
-    assert_eq!(instance.engine.remove(&nobody()).await, Ok(()));
-    assert_eq!(instance.engine.inspect(nobody().as_str()).await, Ok(None));
+    let gone = EngineError::NoSuchContainer { container: missing_container().to_string() };
+    assert_eq!(instance.engine.start(&missing_container()).await, Err(gone.clone()));
+    assert_eq!(instance.engine.log_tail(&missing_container(), 5).await, Err(gone));
+    assert_eq!(instance.engine.stop(&missing_container(), Duration::ZERO).await, Ok(()));
+    assert_eq!(instance.engine.remove(&missing_container()).await, Ok(()));
+    assert_eq!(instance.engine.inspect(missing_container().as_str()).await, Ok(None));
 }
 
 #[tokio::test]
@@ -201,12 +198,12 @@ async fn a_grace_of_zero_is_a_kill() {
 }
 
 #[tokio::test]
-async fn running_out_of_memory_is_told_from_other_ends() {
+async fn an_oom_kill_differs_from_other_exits() {
     let instance = TestInstance::new();
     let mut spec = instance.spec("exec tail /dev/zero");
     spec.limits = Limits { memory_bytes: 16 << 20, ..spec.limits };
     let id = instance.launch(&spec).await;
-    // The engine may notice the cause a moment after the end.
+    // The engine may report the cause shortly after the exit.
     let exit =
         eventually("it is out of memory", || async { Some(instance.exit(&id).await).filter(|exit| exit.oom_killed) })
             .await;
@@ -262,44 +259,44 @@ async fn a_health_check_is_seen_to_succeed_and_to_fail() {
     becomes(unhealthy, Health::Unhealthy).await;
 }
 
-// ---- what it tells ----
+// ---- events ----
 
 #[tokio::test]
-async fn the_life_of_a_container_is_told_in_order() {
+async fn events_of_a_container_come_in_order() {
     let instance = TestInstance::new();
-    let mut events = Told::by(&instance).await;
+    let mut events = EventStream::by(&instance).await;
     let (chat, spec) = instance.chat_spec("exit 3");
     let id = instance.launch(&spec).await;
     assert_eq!(
         events.next().await,
-        EngineEvent { container: id.clone(), whose: EventSubject::Chat(chat), what: EventKind::Started }
+        EngineEvent { container: id.clone(), subject: EventSubject::Chat(chat), kind: EventKind::Started }
     );
-    assert_eq!(events.next().await.what, EventKind::Died);
-    // A look that is made because of it must not come too early.
+    assert_eq!(events.next().await.kind, EventKind::Died);
+    // An inspection after the event must already show the exit.
     let exit = Exit { code: 3, oom_killed: false };
     assert_eq!(instance.observe(&id).await.state, ContainerState::Exited(Some(exit)));
     instance.engine.remove(&id).await.unwrap();
     assert_eq!(
         events.next().await,
-        EngineEvent { container: id, whose: EventSubject::Chat(chat), what: EventKind::Destroyed }
+        EngineEvent { container: id, subject: EventSubject::Chat(chat), kind: EventKind::Destroyed }
     );
 }
 
 #[tokio::test]
-async fn running_out_of_memory_is_told() {
+async fn an_oom_kill_is_an_event() {
     let instance = TestInstance::new();
-    let mut events = Told::by(&instance).await;
+    let mut events = EventStream::by(&instance).await;
     let (_, mut spec) = instance.chat_spec("exec tail /dev/zero");
     spec.limits = Limits { memory_bytes: 16 << 20, ..spec.limits };
     instance.launch(&spec).await;
-    let told = events.until(&[EventKind::OutOfMemory, EventKind::Died]).await;
-    assert_eq!(told[0], EventKind::Started);
+    let kinds = events.until(&[EventKind::OutOfMemory, EventKind::Died]).await;
+    assert_eq!(kinds[0], EventKind::Started);
 }
 
 #[tokio::test]
-async fn stopping_and_pausing_are_told() {
+async fn stops_and_pauses_are_events() {
     let instance = TestInstance::new();
-    let mut events = Told::by(&instance).await;
+    let mut events = EventStream::by(&instance).await;
     let (_, spec) = instance.chat_spec("exec sleep infinity");
     let id = instance.launch(&spec).await;
     let raw = instance.raw().await;
@@ -311,7 +308,7 @@ async fn stopping_and_pausing_are_told() {
 }
 
 #[tokio::test]
-async fn what_is_paused_stands_still_and_can_be_resumed_stopped_and_removed() {
+async fn a_paused_container_makes_no_progress_and_can_be_resumed_stopped_and_removed() {
     let instance = TestInstance::new();
     let (_, spec) = instance.chat_spec("trap 'echo bye; exit 3' TERM; echo up; while :; do sleep 0.05; done");
     let id = instance.launch(&spec).await;
@@ -340,9 +337,9 @@ async fn what_is_paused_stands_still_and_can_be_resumed_stopped_and_removed() {
 }
 
 #[tokio::test]
-async fn a_failing_health_check_is_told() {
+async fn a_failing_health_check_is_an_event() {
     let instance = TestInstance::new();
-    let mut events = Told::by(&instance).await;
+    let mut events = EventStream::by(&instance).await;
     let (_, mut spec) = instance.chat_spec("exec sleep infinity");
     spec.image = "sandboxd-healthcheck:test".into();
     instance.launch(&spec).await;
@@ -350,27 +347,27 @@ async fn a_failing_health_check_is_told() {
 }
 
 #[tokio::test]
-async fn an_instance_is_told_of_its_own_sandboxes_only() {
+async fn an_instance_gets_events_of_its_own_sandboxes_only() {
     let (ours, theirs) = (TestInstance::new(), TestInstance::new());
-    let mut events = Told::by(&ours).await;
+    let mut events = EventStream::by(&ours).await;
     theirs.launch(&theirs.chat_spec("true").1).await;
-    // Ours, but of no chat.
+    // A container of this instance without a chat.
     ours.launch(&ours.spec("true")).await;
     let id = ours.launch(&ours.chat_spec("exec sleep infinity").1).await;
     assert_eq!(events.next().await.container, id);
 }
 
 #[tokio::test]
-async fn nothing_falls_between_the_opening_of_a_stream_and_its_first_use() {
+async fn no_event_is_lost_between_opening_a_stream_and_its_first_use() {
     let instance = TestInstance::new();
-    let events = Told::by(&instance).await;
+    let events = EventStream::by(&instance).await;
     let (_, spec) = instance.chat_spec("true");
     let id = instance.launch(&spec).await;
     instance.exit(&id).await;
     instance.engine.remove(&id).await.unwrap();
     let mut events = events;
-    let told = events.until(&[EventKind::Started, EventKind::Died, EventKind::Destroyed]).await;
-    assert_eq!(told, [EventKind::Started, EventKind::Died, EventKind::Destroyed]);
+    let kinds = events.until(&[EventKind::Started, EventKind::Died, EventKind::Destroyed]).await;
+    assert_eq!(kinds, [EventKind::Started, EventKind::Died, EventKind::Destroyed]);
 }
 
 #[tokio::test]
@@ -381,7 +378,7 @@ async fn a_stream_whose_engine_goes_away_ends_with_an_error() {
     let mut events = engine.watch(&instance.name).await.unwrap();
     let (_, spec) = instance.chat_spec("exec sleep infinity");
     instance.launch(&spec).await;
-    assert_eq!(events.next().await.unwrap().unwrap().what, EventKind::Started);
+    assert_eq!(events.next().await.unwrap().unwrap().kind, EventKind::Started);
 
     proxy.close();
     let error = events.next().await.unwrap().unwrap_err();
@@ -391,30 +388,30 @@ async fn a_stream_whose_engine_goes_away_ends_with_an_error() {
     assert!(matches!(error, EngineError::Unreachable { .. }), "{error}");
 }
 
-/// What an instance is told. A test in which nothing more is told fails instead of waiting.
-struct Told(EngineEvents);
+/// The event stream of an instance. A test that waits for a missing event fails after 30 seconds.
+struct EventStream(EngineEvents);
 
-impl Told {
+impl EventStream {
     async fn by(instance: &TestInstance) -> Self {
         Self(instance.engine.watch(&instance.name).await.unwrap())
     }
 
     async fn next(&mut self) -> EngineEvent {
-        let next = tokio::time::timeout(Duration::from_secs(30), self.0.next()).await.expect("more is told");
+        let next = tokio::time::timeout(Duration::from_secs(30), self.0.next()).await.expect("another event");
         next.expect("the stream goes on").unwrap()
     }
 
-    /// All that is told until each of these was, in whatever order.
+    /// Returns all events up to the last of the awaited ones, which may come in any order.
     async fn until(&mut self, awaited: &[EventKind]) -> Vec<EventKind> {
-        let mut told = Vec::new();
-        while !awaited.iter().all(|what| told.contains(what)) {
-            told.push(self.next().await.what);
+        let mut kinds = Vec::new();
+        while !awaited.iter().all(|kind| kinds.contains(kind)) {
+            kinds.push(self.next().await.kind);
         }
-        told
+        kinds
     }
 }
 
-/// Another way to the engine, which can be closed.
+/// A proxy in front of the engine that a test can close.
 struct Proxy {
     socket: PathBuf,
     serving: tokio::task::JoinHandle<()>,
@@ -427,7 +424,7 @@ impl Proxy {
         let socket = instance.path("proxy.sock");
         let listener = UnixListener::bind(&socket).unwrap();
         let serving = tokio::spawn(async move {
-            // Connections end with this task.
+            // The connections end with this task.
             let mut connections = tokio::task::JoinSet::new();
             while let Ok((mut client, _)) = listener.accept().await {
                 let engine = engine.clone();
@@ -450,14 +447,14 @@ impl Proxy {
     }
 }
 
-// ---- what it prints ----
+// ---- logs ----
 
 #[tokio::test]
 async fn the_last_lines_come_in_order_from_both_streams() {
     let instance = TestInstance::new();
     let script = "for n in 1 2 3 4 5; do echo out $n; echo err $n >&2; done";
     let lines = instance.output(&instance.spec(script)).await;
-    // Each stream has its own way to the engine, so only the order within one is certain.
+    // Each stream is transported separately, so only the order within one stream is certain.
     for stream in ["out", "err"] {
         let of_stream: Vec<_> = lines.iter().filter_map(|line| line.strip_prefix(stream)).collect();
         assert_eq!(of_stream, [" 1", " 2", " 3", " 4", " 5"]);
@@ -482,13 +479,13 @@ async fn a_line_of_megabytes_is_cut() {
 }
 
 #[tokio::test]
-async fn a_container_that_never_started_printed_nothing() {
+async fn a_container_that_never_started_has_no_logs() {
     let instance = TestInstance::new();
     let id = instance.engine.create(&instance.spec("true")).await.unwrap();
     assert_eq!(instance.engine.log_tail(&id, 5).await, Ok(Vec::new()));
 }
 
-// ---- what it is made of ----
+// ---- container settings ----
 
 #[tokio::test]
 async fn a_sandbox_has_no_privileges_and_an_init() {
@@ -592,7 +589,7 @@ async fn environment_and_user_are_as_asked() {
 }
 
 #[tokio::test]
-async fn an_image_says_what_to_run_where_nothing_else_does() {
+async fn the_image_command_runs_unless_the_spec_has_one() {
     let instance = TestInstance::new();
     let mut spec = instance.spec("");
     spec.command.clear();
@@ -640,7 +637,7 @@ async fn a_program_that_is_not_in_the_image_is_refused() {
     let mut spec = instance.spec("");
     spec.command = vec!["/no/such/program".into()];
     let id = instance.engine.create(&spec).await.unwrap();
-    // Under the engine's init, the init starts and then fails.
+    // Under the engine's own init, the start succeeds and the program fails afterwards.
     match instance.engine.start(&id).await {
         Ok(()) => assert_eq!(instance.exit(&id).await.code, 127),
         Err(error) => assert!(error.to_string().contains("/no/such/program"), "{error}"),
@@ -700,13 +697,13 @@ fn origin(instance: &TestInstance) -> SnapshotOrigin {
         session: SessionId::random(),
         profile: "default".parse().unwrap(),
         label: "a label".parse().ok(),
-        parent: Parent::Image(support::test_image()),
+        parent: Parent::Image(crate::engine::test_image()),
         created_at: chrono::Utc::now(),
     }
 }
 
 #[tokio::test]
-async fn a_snapshot_is_what_was_committed_and_is_found_by_its_id_and_its_chat() {
+async fn a_snapshot_has_the_committed_files_and_is_found_by_its_id_and_its_chat() {
     let instance = TestInstance::new();
     let engine = &instance.engine;
     let mut spec = instance.spec("echo kept >/kept; sleep 60");
@@ -755,15 +752,15 @@ async fn a_snapshot_is_removed_once_no_container_is_made_of_it() {
 }
 
 #[tokio::test]
-async fn a_commit_of_nothing_says_so_and_leaves_nothing() {
+async fn a_commit_of_a_missing_container_fails_and_leaves_no_image() {
     let instance = TestInstance::new();
-    let committed = instance.engine.commit(&nobody(), &origin(&instance)).await;
+    let committed = instance.engine.commit(&missing_container(), &origin(&instance)).await;
     assert!(matches!(committed, Err(EngineError::NoSuchContainer { .. })), "{committed:?}");
     assert_eq!(instance.engine.snapshots(&instance.name, None).await, Ok(Vec::new()));
 }
 
 #[tokio::test]
-async fn what_is_left_of_a_commit_that_never_ended_is_removed() {
+async fn leftovers_of_an_interrupted_commit_are_removed() {
     let instance = TestInstance::new();
     let container = instance.launch(&instance.spec("sleep 60")).await;
     let labels = std::collections::HashMap::from([(
@@ -776,7 +773,7 @@ async fn what_is_left_of_a_commit_that_never_ended_is_removed() {
     let draft = docker.commit_container(options.build(), config).await.unwrap().id;
     let hour = chrono::TimeDelta::hours(1);
     instance.engine.remove_drafts(&instance.name, chrono::Utc::now() - hour).await.unwrap();
-    assert!(docker.inspect_image(&draft).await.is_ok(), "somebody may be at it");
+    assert!(docker.inspect_image(&draft).await.is_ok(), "the commit may still be in progress");
     instance.engine.remove_drafts(&"another".parse().unwrap(), chrono::Utc::now() + hour).await.unwrap();
     assert!(docker.inspect_image(&draft).await.is_ok(), "it is another's");
     instance.engine.remove_drafts(&instance.name, chrono::Utc::now() + hour).await.unwrap();
@@ -797,7 +794,7 @@ fn archive(content: &str) -> Vec<u8> {
 #[tokio::test]
 async fn an_imported_image_takes_the_place_of_the_one_before_it() {
     let instance = TestInstance::new();
-    let engine = DockerEngine::connect(&support::engine_host()).unwrap();
+    let engine = DockerEngine::connect(&crate::engine::engine_host()).unwrap();
     let docker = instance.raw().await;
     let tag = format!("{}:import", instance.name);
     let import = async |parts: Vec<std::io::Result<Vec<u8>>>| {

@@ -1,4 +1,4 @@
-//! An engine that is not there, says nothing, or breaks off: errors in time, and nothing forgotten.
+//! Tests of an engine that is missing, silent or disconnecting: errors are in time, and no sandbox is lost.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use crate::installation::Installation;
 use crate::interposed_engine::{InterposedEngine, interposed};
 use crate::pool::can_be_bound;
 
-/// An engine is given up on soon, where it need not do much. Somewhat later, on a busy machine, is still in time.
+/// Short engine time limits. The tests allow somewhat more on a busy machine.
 const IMPATIENT: &str = "
     profiles.default.network = 'none'
     profiles.plain = { network = 'none', init = false }
@@ -40,8 +40,8 @@ fn assert_unavailable(failure: &Failure) {
 #[tokio::test]
 async fn without_an_engine_the_service_serves_and_says_so() {
     let mut installation = Installation::new(IMPATIENT);
-    let nowhere = installation.path("no-engine.sock");
-    installation.configure(&format!("engine.host = 'unix://{}'", nowhere.display()));
+    let missing = installation.path("no-engine.sock");
+    installation.configure(&format!("engine.host = 'unix://{}'", missing.display()));
     let service = installation.start().await;
     let asked = Instant::now();
     let health = service.call("system.health", json!({})).await.expect("answered");
@@ -93,7 +93,7 @@ async fn an_engine_that_comes_late_is_used_and_its_sandboxes_are_adopted() {
 }
 
 #[tokio::test]
-async fn a_silent_engine_is_unavailable_in_time_and_nothing_is_forgotten() {
+async fn a_silent_engine_is_unavailable_in_time_and_loses_no_sandbox() {
     let (service, engine) = impatient().await;
     let (known, new) = (service.new_chat(), service.new_chat());
     let before = service.created(&known).await;
@@ -103,7 +103,7 @@ async fn a_silent_engine_is_unavailable_in_time_and_nothing_is_forgotten() {
     assert_unavailable(&service.refused(&new).await);
     let health = service.call("system.health", json!({})).await.expect("answered");
     assert_eq!(health["status"], "degraded");
-    // Unknown is not gone.
+    // An unreachable engine does not make a sandbox gone.
     assert_eq!(service.get(&known).await.expect("known")["status"], "running");
     assert_eq!(service.created(&known).await["session_id"], before["session_id"]);
     assert!(asked.elapsed() < IN_TIME, "{:?}", asked.elapsed());
@@ -112,27 +112,27 @@ async fn a_silent_engine_is_unavailable_in_time_and_nothing_is_forgotten() {
     let containers = service.containers().await;
     assert!(containers.is_running(id_of(&before)).await);
     let created = eventually("it works again", || async { service.create(&new).await.ok() }).await;
-    // What the engine was asked for before, and does only now, is taken back.
+    // The service removes the container of the create that it gave up.
     eventually("one for each chat", || async { (containers.count().await == 2).then_some(()) }).await;
     assert!(containers.is_running(id_of(&created)).await);
 }
 
 #[tokio::test]
-async fn a_creation_that_is_answered_too_late_is_taken_back() {
+async fn a_container_that_is_created_too_late_is_removed() {
     let (service, engine) = impatient().await;
-    // Of one with an init, nothing is left that the engine could mount when it comes to it.
+    // Without an init: a late create with an init fails, because its mount sources are already removed.
     let chat = service.new_chat().with("profile", "plain");
     engine.fall_silent("/containers/create");
     assert_unavailable(&service.refused(&chat).await);
     let containers = service.containers().await;
     assert_eq!(containers.count().await, 0);
-    let mut births = Box::pin(containers.births_and_deaths());
+    let mut events = Box::pin(containers.creations_and_removals());
     engine.recover();
-    // The engine now creates what it was asked for, and then nobody is left who wants it.
+    // The engine now creates the container, which no chat wants any more.
     let life = tokio::time::timeout(Duration::from_secs(30), async {
         let mut actions = Vec::new();
         while actions.len() < 2 {
-            actions.extend(futures_util::StreamExt::next(&mut births).await.and_then(|event| event.action));
+            actions.extend(futures_util::StreamExt::next(&mut events).await.and_then(|event| event.action));
         }
         actions
     });
@@ -152,7 +152,7 @@ async fn a_start_that_breaks_off_leaves_no_container() {
 }
 
 #[tokio::test]
-async fn a_removal_that_fails_is_remembered_and_tried_again_without_being_asked() {
+async fn a_failed_removal_is_owed_and_retried() {
     let (service, engine) = impatient().await;
     let chat = service.new_chat();
     let created = service.created(&chat).await;
@@ -161,7 +161,7 @@ async fn a_removal_that_fails_is_remembered_and_tried_again_without_being_asked(
     let failure = service.delete(&chat).await.expect_err("not removed");
     assert_unavailable(&failure);
     assert_eq!(failure.data.details["owed"], true);
-    let owed = service.get(&chat).await.expect("not forgotten");
+    let owed = service.get(&chat).await.expect("it is known");
     assert_eq!((&owed["status"], &owed["session_id"]), (&json!("deleting"), &created["session_id"]));
     assert_eq!(containers.count().await, 1);
     // A create does not start a second container beside it.
@@ -170,7 +170,7 @@ async fn a_removal_that_fails_is_remembered_and_tried_again_without_being_asked(
 
     engine.recover();
     containers.none_is_left().await;
-    eventually("it is forgotten", || async { service.get(&chat).await.err() }).await;
+    eventually("it is removed", || async { service.get(&chat).await.err() }).await;
     assert_eq!(service.created(&chat).await["outcome"], "created");
 }
 
@@ -191,7 +191,7 @@ async fn a_warm_sandbox_that_cannot_be_described_at_start_keeps_its_container_an
     engine.fall_silent("");
     let service = installation.start().await;
     assert_unavailable(&service.refused(&chat).await);
-    // From now on the engine lists containers, and describes none.
+    // The engine lists containers, but fails to describe them.
     engine.break_off("/json HTTP");
     let page = eventually("the containers are listed", || async { service.call("sandbox.list", json!({})).await.ok() });
     let page = page.await;
@@ -205,5 +205,5 @@ async fn a_warm_sandbox_that_cannot_be_described_at_start_keeps_its_container_an
     let after = eventually("it is described again", || async { service.create(&chat).await.ok() }).await;
     assert_eq!((&after["outcome"], &after["session_id"]), (&json!("reused"), &before["session_id"]), "{after}");
     assert!(service.containers().await.is_running(id_of(&before)).await);
-    assert_eq!(service.said(&chat, "echo there").await, "there\n");
+    assert_eq!(service.output_of(&chat, "echo there").await, "there\n");
 }

@@ -1,4 +1,4 @@
-//! First use: the README's commands and its Python example, as they stand there.
+//! Tests of the README's commands and Python example, exactly as written.
 
 use std::os::unix::fs::symlink;
 use std::path::Path;
@@ -12,10 +12,10 @@ use crate::network::SharedNetwork;
 
 const README: &str = include_str!("../../README.md");
 
-/// The base image may have to be made of packages that are yet to be downloaded.
+/// The base image may need packages that are not downloaded yet.
 const LONGEST: Duration = Duration::from_secs(15 * 60);
 
-/// What the README has in a language, below a heading.
+/// Returns the README's code block in a language, below a heading.
 fn example(heading: &str, language: &str) -> &'static str {
     let (_, below) = README.split_once(&format!("\n## {heading}\n")).expect("the heading");
     let (_, block) = below.split_once(&format!("\n```{language}\n")).expect("an example");
@@ -29,7 +29,7 @@ async fn ran(command: Command) -> (String, Output) {
 }
 
 impl Installation {
-    /// A shell in what looks like a checkout whose programs are built, with this installation in place of the host's.
+    /// Returns a shell in a simulated checkout with built programs, which uses this installation.
     fn shell_in_checkout(&self) -> Command {
         let project = Path::new(env!("CARGO_MANIFEST_DIR"));
         let checkout = self.path("checkout");
@@ -39,7 +39,7 @@ impl Installation {
             let name = Path::new(program).file_name().expect("a name");
             symlink(program, checkout.join("target/release").join(name)).expect("a link");
         }
-        // The programs are built already, for debugging: the steps that build them for a release are skipped.
+        // The programs are already built, for debugging: the release build is skipped.
         std::fs::create_dir(checkout.join("scripts")).expect("a directory");
         symlink("/bin/true", checkout.join("scripts/split-symbols")).expect("a link");
         let mut shell = self.command("bash");
@@ -85,7 +85,7 @@ async fn the_first_sandbox_takes_the_three_commands_of_the_readme() {
 }
 
 #[tokio::test]
-async fn a_base_image_cannot_be_made_without_debians_tools_and_the_error_says_what_to_do() {
+async fn a_base_image_without_debians_tools_fails_with_advice() {
     let installation = Installation::new("");
     let tools = installation.path("tools");
     std::fs::create_dir(&tools).expect("a directory");
@@ -105,12 +105,19 @@ async fn a_base_image_cannot_be_made_without_debians_tools_and_the_error_says_wh
 }
 
 #[tokio::test]
-async fn the_python_example_of_the_readme_streams_and_leases() {
+async fn the_raw_socket_examples_create_a_sandbox_and_stream_its_output() {
     let service = Daemon::start("").await;
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/raw_socket.py");
     let mut python = service.command("python3");
-    python.env("SANDBOXD_SOCKET", service.socket()).args(["-c", example("Use it", "python")]);
-    let (said, output) = ran(python).await;
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(said, "created running\nstdout 1\nstdout 2\nstdout 3\nexit code 0\n", "{errors}");
-    assert!(output.status.success() && service.list().await.is_empty(), "{errors}");
+    python.arg(script);
+    // Cargo builds the examples with the tests, beside the programs.
+    let program = Path::new(env!("CARGO_BIN_EXE_sandboxd")).with_file_name("examples").join("raw_socket");
+    let program = program.to_str().expect("UTF-8");
+    for mut example in [python, service.command(program)] {
+        example.env("SANDBOXD_SOCKET", service.socket());
+        let (printed, output) = ran(example).await;
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(printed, "created running\nstdout 1\nstdout 2\nstdout 3\nexit code 0\n", "{errors}");
+        assert!(output.status.success() && service.list().await.is_empty(), "{errors}");
+    }
 }

@@ -1,4 +1,4 @@
-//! Volumes below a file system that never answers cost their own callers, and no other chat.
+//! Tests of volumes on a file system that never answers: only their own callers are affected.
 
 use std::time::Duration;
 
@@ -13,10 +13,10 @@ use crate::hanging_mount::HangingMount;
 const CONNECTIONS: usize = 6;
 const CREATES: usize = 50;
 
-/// Far beyond the deadline of a call, far below the sum of all deadlines.
+/// Far above the time limit of one call, far below the sum of all.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A chat whose volume is a directory of this name below `hanging`.
+/// Returns a chat whose volume is a directory of this name below `hanging`.
 fn chat_below(service: &Daemon, name: &str) -> CreateParams {
     let volume = service.path("volumes/hanging").join(name);
     std::fs::create_dir_all(&volume).expect("a directory");
@@ -62,7 +62,7 @@ async fn creates_on_a_hanging_file_system_stop_no_other_chat() {
     others.expect("other chats go on");
     outcomes.expect("each caller is answered").into_iter().for_each(is_unavailable);
 
-    // The mount is known to hang by now: the next caller is not kept waiting for the deadline.
+    // The service knows that the mount hangs, so the next caller does not wait for the time limit.
     is_unavailable(clients[0].call::<Value>("sandbox.create", &hung[0]).await);
     drop(mount);
     eventually("the same path works again", || async { service.create(&hung[0]).await.ok() }).await;
@@ -71,7 +71,7 @@ async fn creates_on_a_hanging_file_system_stop_no_other_chat() {
     let waits = service.creating(&hung[1]).await;
     let containers = service.containers().await;
     let _installation = service.stop().await;
-    // Before the place of the test is removed.
+    // The mount must end before the test's directory is removed.
     drop(mount);
     assert!(waits.await.is_ok());
     assert_eq!(containers.count().await, 2);

@@ -1,4 +1,4 @@
-//! Images on a real engine: pulled from a registry, built from a directory, made of a repository, removed.
+//! Tests of images on a real engine: pulled from a registry, built from a directory or a repository, and removed.
 
 mod guarded_repository;
 mod registry;
@@ -19,7 +19,7 @@ use crate::engine::{eventually, test_image};
 use crate::installation::Installation;
 use registry::Registry;
 
-/// A service that may build from directories of the test's own, and a name for an image that nobody else has.
+/// Returns a service that may build from the test's directories, and an unused image name.
 async fn builder_setup(settings: &str) -> (Daemon, String) {
     let mut installation = Installation::new(&format!("profiles.default.network = 'none'\n{settings}"));
     let volumes = installation.path("volumes");
@@ -28,21 +28,21 @@ async fn builder_setup(settings: &str) -> (Daemon, String) {
     (installation.start().await, tag)
 }
 
-/// What a request answers, and all that it told before.
+/// Returns the progress messages and the answer of a request.
 async fn followed(client: &Client, method: &str, params: Value) -> (Vec<String>, Result<Value, Failure>) {
     let mut stream = client.stream(method, params).await.expect("sent");
-    let mut told = Vec::new();
+    let mut messages = Vec::new();
     while let Some(notification) = stream.next().await {
         assert_eq!(notification.method, "image.progress");
         let params: Value = serde_json::from_str(notification.params.get()).expect("JSON");
-        told.push(params["progress"]["message"].as_str().expect("a message").to_owned());
+        messages.push(params["progress"]["message"].as_str().expect("a message").to_owned());
     }
     let outcome = match stream.end().await {
         Ok(answer) => Ok(answer),
         Err(sandboxd::client::ClientError::Failed(failure)) => Err(failure),
         Err(other) => panic!("{method}: {other}"),
     };
-    (told, outcome)
+    (messages, outcome)
 }
 
 impl Daemon {
@@ -56,7 +56,7 @@ fn write(directory: &Path, name: &str, content: &str) {
     std::fs::write(directory.join(name), content).expect("written");
 }
 
-/// All images, also those without a name.
+/// Returns the ids of all images, also of those without a name.
 async fn ids(containers: &Containers) -> Vec<String> {
     let options = bollard::query_parameters::ListImagesOptionsBuilder::default().all(true).build();
     let images = containers.docker.list_images(Some(options)).await.expect("a list");
@@ -64,7 +64,7 @@ async fn ids(containers: &Containers) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn a_build_tells_its_steps_and_its_image_makes_sandboxes() {
+async fn a_build_reports_its_steps_and_its_image_makes_sandboxes() {
     let (service, tag) = builder_setup("").await;
     let context = service.volume("context");
     let base = test_image();
@@ -73,9 +73,9 @@ async fn a_build_tells_its_steps_and_its_image_makes_sandboxes() {
     write(&context, "kept", "kept");
     write(&context, "left-out.key", "secret");
     let params = json!({ "context": context, "tag": tag, "args": { "WORD": "hello" } });
-    let (told, built) = followed(&service.connect().await, "image.build", params).await;
+    let (messages, built) = followed(&service.connect().await, "image.build", params).await;
     let built = built.expect("built");
-    assert!(told.iter().any(|line| line.starts_with("Step 3/") && line.contains("COPY")), "{told:?}");
+    assert!(messages.iter().any(|line| line.starts_with("Step 3/") && line.contains("COPY")), "{messages:?}");
     let image = service.image(built["image_id"].as_str().expect("an id")).await.expect("it is listed");
     assert_eq!((&image["tags"], &image["origin"]), (&json!([tag]), &json!("build")), "{image}");
 
@@ -92,7 +92,7 @@ async fn a_build_tells_its_steps_and_its_image_makes_sandboxes() {
 }
 
 #[tokio::test]
-async fn a_build_that_fails_names_its_step_and_leaves_nothing() {
+async fn a_build_that_fails_names_its_step_and_leaves_no_image() {
     let (service, tag) = builder_setup("").await;
     let context = service.volume("context");
     let unique = format!("FROM {}\nRUN echo {tag} > /made\nRUN echo wrong; exit 7\n", test_image());
@@ -108,7 +108,7 @@ async fn a_build_that_fails_names_its_step_and_leaves_nothing() {
     assert!(tail.contains(&json!("wrong")), "{tail:?}");
     let left: Vec<_> = ids(&containers).await.into_iter().filter(|id| !before.contains(id)).collect();
     for id in left {
-        // Others build at the same time, on the same engine.
+        // Other tests build on the same engine at the same time.
         let history = containers.docker.image_history(&id).await.unwrap_or_default();
         assert!(!history.iter().any(|layer| layer.created_by.contains(&tag)), "{id}");
     }
@@ -118,7 +118,7 @@ async fn a_build_that_fails_names_its_step_and_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn pruning_takes_what_nobody_needs_and_says_so_before() {
+async fn pruning_removes_unneeded_images_and_a_dry_run_lists_them() {
     let (service, tag) = builder_setup("").await;
     let context = service.volume("context");
     let build = async |content: &str| {
@@ -134,21 +134,21 @@ async fn pruning_takes_what_nobody_needs_and_says_so_before() {
         assert_eq!(
             layers,
             Some("older".len() as u64 + "new".len() as u64),
-            "not what they share with the base: {pruned}"
+            "without the layers shared with the base: {pruned}"
         );
         let removed = pruned["removed"].as_array().expect("an array").clone();
         removed.iter().map(|image| image["image_id"].as_str().expect("an id").to_owned()).collect::<Vec<_>>()
     };
     assert_eq!(removed(true).await, [old.clone(), new.clone()]);
-    assert!(service.image(&old).await.is_some() && service.image(&new).await.is_some(), "only said so");
+    assert!(service.image(&old).await.is_some() && service.image(&new).await.is_some(), "a dry run removes no image");
     assert_eq!(removed(false).await, [old.clone(), new.clone()]);
     assert!(service.image(&old).await.is_none() && service.image(&new).await.is_none());
     let base = service.containers().await.docker.inspect_image(&test_image()).await;
-    assert!(base.is_ok(), "what others made, and what a profile names, stays");
+    assert!(base.is_ok(), "foreign images and profiles' images stay");
 }
 
 #[tokio::test]
-async fn what_was_replaced_goes_by_itself() {
+async fn replaced_images_are_removed_automatically() {
     let (service, tag) = builder_setup("images.gc.interval = '100ms'\nimages.gc.high_watermark = 100").await;
     let context = service.volume("context");
     let mut built = Vec::new();
@@ -159,11 +159,11 @@ async fn what_was_replaced_goes_by_itself() {
         built.push(made["image_id"].as_str().expect("an id").to_owned());
     }
     eventually("the first is gone", || async { service.image(&built[0]).await.is_none().then_some(()) }).await;
-    assert!(service.image(&built[1]).await.is_some(), "nobody needs its room");
+    assert!(service.image(&built[1]).await.is_some(), "the disk has enough space");
 }
 
 #[tokio::test]
-async fn a_disk_that_is_too_full_loses_what_nobody_needs() {
+async fn unneeded_images_are_removed_from_a_full_disk() {
     let settings = "images.gc = { interval = '100ms', high_watermark = 0, low_watermark = 0 }";
     let (service, tag) = builder_setup(settings).await;
     let context = service.volume("context");
@@ -172,7 +172,7 @@ async fn a_disk_that_is_too_full_loses_what_nobody_needs() {
     let id = made["image_id"].as_str().expect("an id");
     eventually("it is gone", || async { service.image(id).await.is_none().then_some(()) }).await;
     let base = service.containers().await.docker.inspect_image(&test_image()).await;
-    assert!(base.is_ok(), "what a profile names stays");
+    assert!(base.is_ok(), "a profile's image stays");
 }
 
 #[tokio::test]
@@ -188,13 +188,16 @@ async fn one_pull_serves_all_callers_and_outlives_the_first() {
     let others = join_all(others);
     let opening = async {
         drop((stream, first));
-        // One that comes too late finds the image there, and its pull asks for no layer either.
+        // A late caller finds the image, and its pull requests no layer.
         registry.open().await;
     };
     let (pulled, ()) = tokio::join!(others, opening);
     let ids: Vec<_> = pulled.iter().map(|(_, outcome)| outcome.as_ref().expect("pulled")["image_id"].clone()).collect();
     assert!(ids.iter().all(|id| *id == ids[0]), "{ids:?}");
-    assert!(pulled.iter().any(|(told, _)| told.iter().any(|line| line.contains("Pull complete"))), "{pulled:?}");
+    assert!(
+        pulled.iter().any(|(messages, _)| messages.iter().any(|line| line.contains("Pull complete"))),
+        "{pulled:?}"
+    );
     assert_eq!(registry.layers_served().await, 1);
 
     let missing = registry.image().replace(":v1", ":v2");

@@ -1,4 +1,4 @@
-//! What a create gives: whose sandbox it is, who shares it, and what takes its place when it ends.
+//! Tests of create: the sandbox's identity, reuse, conflicts and replacement.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ fn session(sandbox: &Value) -> &str {
     sandbox["session_id"].as_str().expect("a session")
 }
 
-/// Waits until a time that an answer told has passed.
+/// Waits until a time from an answer has passed.
 async fn passed(time: &Value) {
     let time: chrono::DateTime<chrono::Utc> = time.as_str().expect("a time").parse().expect("a time");
     let left = (time - chrono::Utc::now()).to_std().unwrap_or_default();
@@ -53,7 +53,7 @@ async fn a_create_answers_all_that_its_caller_needs() {
 }
 
 #[tokio::test]
-async fn get_and_list_tell_the_same_as_create() {
+async fn get_and_list_match_create() {
     let service = Daemon::start("profiles.default.network = 'none'").await;
     let chats = [service.new_chat(), service.new_chat()];
     let mut created = Vec::new();
@@ -67,8 +67,8 @@ async fn get_and_list_tell_the_same_as_create() {
     created.sort_by_key(|sandbox| sandbox["chat_id"].to_string());
     assert_eq!(service.list().await, created);
 
-    let stranger = service.get(&service.new_chat()).await.expect_err("nobody's");
-    assert_eq!(stranger.data.kind, "sandbox_not_found");
+    let failure = service.get(&service.new_chat()).await.expect_err("no sandbox");
+    assert_eq!(failure.data.kind, "sandbox_not_found");
 }
 
 #[tokio::test]
@@ -104,7 +104,7 @@ async fn a_volume_is_the_same_however_its_path_is_spelled() {
 }
 
 #[tokio::test]
-async fn a_wrong_parameter_is_named_and_nothing_is_started() {
+async fn a_wrong_parameter_is_named_and_no_container_is_started() {
     let service = Daemon::start("").await;
     let chat = service.new_chat();
     for (field, wrong) in [
@@ -128,11 +128,11 @@ async fn a_wrong_parameter_is_named_and_nothing_is_started() {
 }
 
 #[tokio::test]
-async fn a_live_sandbox_is_reused_by_whoever_asks_for_the_same() {
+async fn a_live_sandbox_is_reused_by_an_equal_create() {
     let service = Daemon::start("profiles.default.network = 'none'").await;
     let chat = service.new_chat();
     let created = service.created(&chat).await;
-    // Environment and times belong to the creation.
+    // Environment and deadlines apply only to a new sandbox.
     let again = service.created(&chat.with("env", json!({ "A": "1" })).with("ttl", 1)).await;
     assert_eq!((&again["outcome"], &again["launch"]), (&json!("reused"), &json!("none")));
     for field in ["session_id", "container_id", "created_at", "started_at", "expires_at"] {
@@ -160,7 +160,7 @@ async fn a_reuse_asks_the_engine_once_at_most() {
 }
 
 #[tokio::test]
-async fn a_create_with_other_values_conflicts_names_them_and_starts_nothing() {
+async fn a_create_with_other_values_conflicts_names_them_and_starts_no_container() {
     let service = Daemon::start("profiles.default.network = 'none'\n[profiles.other]").await;
     let chat = service.new_chat();
     let created = service.created(&chat).await;
@@ -218,7 +218,7 @@ async fn a_sandbox_that_died_or_vanished_is_replaced_by_the_next_create() {
     containers.remove(id_of(&before[1])).await;
 
     for (chat, before) in [killed, removed].iter().zip(&before) {
-        // What was seen alive a moment ago is not looked at again.
+        // The service does not check a container again shortly after the last check.
         let after = eventually("it is replaced", || async {
             let answer = service.created(chat).await;
             (answer["outcome"] == "replaced").then_some(answer)
@@ -249,10 +249,10 @@ async fn a_caller_that_vanishes_cancels_neither_its_create_nor_its_delete() {
 
     vanishing_call(&service, "sandbox.delete", json!({ "chat_id": chat.chat_id() })).await;
     containers.none_is_left().await;
-    eventually("it is forgotten", || async { service.get(&chat).await.err() }).await;
+    eventually("it is removed", || async { service.get(&chat).await.err() }).await;
 }
 
-/// Sends a request and hangs up without waiting for an answer.
+/// Sends a request and disconnects without waiting for the answer.
 async fn vanishing_call(service: &Daemon, method: &str, params: Value) {
     let mut stream = tokio::net::UnixStream::connect(service.socket()).await.expect("it listens");
     let line = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params }).to_string() + "\n";

@@ -1,4 +1,4 @@
-//! Many callers at once: one sandbox for each chat all the same, and nothing left in the end.
+//! Tests of many callers at once: each chat has at most one container, and none is left at the end.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -24,7 +24,7 @@ async fn fifty_creates_at_once_for_one_chat_get_one_sandbox() {
     let mut answers: Vec<Value> = answers.into_iter().map(|answer| answer.expect("a sandbox")).collect();
     let created = answers.iter().filter(|answer| answer["outcome"] == "created").count();
     assert!(created > 0);
-    // One that came late finds it running; apart from that, all are told the same.
+    // A late caller finds the sandbox running; otherwise all answers are equal.
     for answer in &mut answers {
         let fields = answer.as_object_mut().expect("an object");
         fields.retain(|name, _| !["outcome", "launch", "last_activity_at", "idle_expires_at"].contains(&name.as_str()));
@@ -36,7 +36,7 @@ async fn fifty_creates_at_once_for_one_chat_get_one_sandbox() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn chats_never_have_two_containers_whatever_is_created_and_deleted_at_once() {
+async fn chats_never_have_two_containers_under_parallel_creates_and_deletes() {
     const CONNECTIONS: usize = 8;
     const REQUESTS_EACH: usize = 25;
     let service = Daemon::start(SMALL).await;
@@ -54,7 +54,7 @@ async fn chats_never_have_two_containers_whatever_is_created_and_deleted_at_once
                 if random.random_bool(0.6) {
                     match call(client, "sandbox.create", chat).await {
                         Ok(sandbox) => assert_eq!(sandbox["chat_id"], chat.chat_id()),
-                        // By another connection, meanwhile.
+                        // Another connection deleted it meanwhile.
                         Err(failure) => assert_eq!(failure.data.details["cause"], "deleted", "{failure:?}"),
                     }
                 } else {
@@ -66,7 +66,7 @@ async fn chats_never_have_two_containers_whatever_is_created_and_deleted_at_once
     });
     join_all(work).await;
 
-    // What the service says is there is what is there.
+    // The service's list must match the engine's containers.
     let mut listed: Vec<_> = service.list().await.iter().map(|sandbox| sandbox["container_id"].clone()).collect();
     let mut present: Vec<_> = containers.all().await.into_iter().map(|container| json!(container.id)).collect();
     listed.sort_by_key(Value::to_string);
@@ -82,7 +82,7 @@ async fn chats_never_have_two_containers_whatever_is_created_and_deleted_at_once
     assert!(births.values().sum::<usize>() > chats.len(), "{births:?}");
 }
 
-/// Watches the engine, and sees to it that no chat ever has two containers.
+/// Watches the engine, and asserts that no chat ever has two containers.
 struct LimitCounts {
     containers: Containers,
     watch: tokio::task::JoinHandle<HashMap<String, usize>>,
@@ -90,10 +90,10 @@ struct LimitCounts {
 
 impl LimitCounts {
     fn start(containers: Containers) -> Self {
-        let mut events = Box::pin(containers.births_and_deaths());
+        let mut events = Box::pin(containers.creations_and_removals());
         let watch = tokio::spawn(async move {
             let (mut births, mut alive) = (HashMap::new(), HashMap::new());
-            // The one that `end` makes is of no chat.
+            // The marker that `end` creates has no chat.
             while let Some(event) = events.next().await {
                 let chat = event.actor.and_then(|actor| actor.attributes?.remove("sandboxd.chat-id"));
                 let Some(chat) = chat else { break };
@@ -113,11 +113,11 @@ impl LimitCounts {
         Self { containers, watch }
     }
 
-    /// How many containers each chat has had, all of which must be gone.
+    /// Returns the number of containers that each chat has had. All of them must be gone.
     async fn end(self) -> HashMap<String, usize> {
         let marker = self.containers.create_marker().await;
         let births = tokio::time::timeout(Duration::from_secs(30), self.watch).await;
         self.containers.remove(&marker).await;
-        births.expect("the engine tells of the marker").expect("never two containers")
+        births.expect("the marker's event arrives").expect("never two containers")
     }
 }

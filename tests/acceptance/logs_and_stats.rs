@@ -1,4 +1,4 @@
-//! What a real engine keeps of a sandbox's output, and what a real control group shows of its use.
+//! Tests of logs and statistics with a real engine and real control groups.
 
 use sandboxd::client::Client;
 use serde_json::{Value, json};
@@ -8,7 +8,7 @@ use crate::daemon::Daemon;
 use crate::engine::eventually;
 use crate::gate::open_gate;
 
-/// Says something at once and something more when it is told to go.
+/// Prints at once, and again when it is told to end.
 const TALKATIVE: &str = "
     [profiles.default]
     network = 'none'
@@ -17,24 +17,24 @@ const TALKATIVE: &str = "
     command = ['sh', '-c', 'echo out; echo err >&2; until [ -e /volume/go ]; do sleep 0.05; done; echo late; exit 3']
 ";
 
-/// Output by stream, in the order of each.
+/// Output by stream; the order within each stream is kept.
 #[derive(Debug, Default, PartialEq)]
-struct Told {
+struct Printed {
     stdout: String,
     stderr: String,
 }
 
-async fn logs(client: &Client, chat: &CreateParams, mut params: Value) -> (Told, Value) {
+async fn logs(client: &Client, chat: &CreateParams, mut params: Value) -> (Printed, Value) {
     params["chat_id"] = json!(chat.chat_id());
     let mut stream = client.stream("sandbox.logs", params).await.expect("sent");
-    let mut told = Told::default();
+    let mut printed = Printed::default();
     while let Some(notification) = stream.next().await {
         assert_eq!(notification.method, "sandbox.output");
         let params: Value = serde_json::from_str(notification.params.get()).expect("JSON");
         let text = params["text"].as_str().expect("text");
-        if params["stream"] == "stdout" { told.stdout += text } else { told.stderr += text }
+        if params["stream"] == "stdout" { printed.stdout += text } else { printed.stderr += text }
     }
-    (told, stream.end().await.expect("an answer"))
+    (printed, stream.end().await.expect("an answer"))
 }
 
 #[tokio::test]
@@ -43,11 +43,11 @@ async fn logs_are_there_while_a_sandbox_runs_and_after_it_has_failed() {
     let chat = service.new_chat();
     service.created(&chat).await;
     let client = service.connect().await;
-    let early = Told { stdout: "out\n".into(), stderr: "err\n".into() };
+    let early = Printed { stdout: "out\n".into(), stderr: "err\n".into() };
     eventually("both lines are kept", || async { (logs(&client, &chat, json!({})).await.0 == early).then_some(()) })
         .await;
-    assert_eq!(logs(&client, &chat, json!({ "tail": 0 })).await.0, Told::default());
-    assert_eq!(logs(&client, &chat, json!({ "since": "2037-01-01T00:00:00Z" })).await.0, Told::default());
+    assert_eq!(logs(&client, &chat, json!({ "tail": 0 })).await.0, Printed::default());
+    assert_eq!(logs(&client, &chat, json!({ "since": "2037-01-01T00:00:00Z" })).await.0, Printed::default());
 
     let (follower, followed) = (service.connect().await, chat.clone());
     let following = tokio::spawn(async move { logs(&follower, &followed, json!({ "follow": true })).await });
@@ -57,8 +57,8 @@ async fn logs_are_there_while_a_sandbox_runs_and_after_it_has_failed() {
     })
     .await;
     open_gate(&chat);
-    let (told, answer) = following.await.expect("no panic");
-    assert_eq!(told, Told { stdout: "out\nlate\n".into(), ..early });
+    let (printed, answer) = following.await.expect("no panic");
+    assert_eq!(printed, Printed { stdout: "out\nlate\n".into(), ..early });
     assert_eq!(answer["bytes"], 13);
 
     eventually("it has failed", || async {
@@ -67,11 +67,11 @@ async fn logs_are_there_while_a_sandbox_runs_and_after_it_has_failed() {
     })
     .await;
     assert_eq!(logs(&client, &chat, json!({ "tail": 1 })).await.0.stdout, "late\n");
-    assert_eq!(logs(&client, &chat, json!({ "follow": true })).await.0, told);
+    assert_eq!(logs(&client, &chat, json!({ "follow": true })).await.0, printed);
 }
 
 #[tokio::test]
-async fn stats_show_what_the_sandbox_itself_uses() {
+async fn stats_show_the_sandboxs_own_use() {
     let service = Daemon::start(TALKATIVE).await;
     let chat = service.new_chat();
     service.created(&chat).await;

@@ -1,4 +1,4 @@
-//! The whole service from outside, on a real engine: the program itself, its socket, its containers.
+//! Tests of the whole service on a real engine: the program, its socket and its containers.
 
 #[path = "../support/containers.rs"]
 mod containers;
@@ -7,7 +7,6 @@ mod create_params;
 #[path = "../support/daemon.rs"]
 mod daemon;
 #[path = "../support/engine.rs"]
-#[allow(dead_code, reason = "the tests of the engine need the rest")]
 mod engine;
 #[path = "../support/engine_place.rs"]
 mod engine_place;
@@ -31,13 +30,13 @@ mod container;
 mod deletion;
 mod disk_full;
 mod doctor;
+mod engine_conformance;
 mod engine_trouble;
 mod fallback;
 mod first_use;
+mod guest;
 mod hanging_volumes;
 mod images;
-mod inside;
-#[cfg(debug_assertions)]
 mod kills;
 mod lifecycle;
 mod load;
@@ -48,6 +47,7 @@ mod one_binary;
 mod outage;
 mod pause;
 mod pool;
+mod private_engine;
 mod propagation;
 mod python_and_git;
 mod readiness;

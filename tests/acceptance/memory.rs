@@ -1,5 +1,5 @@
-//! Callers that make the service hold as much as they can, and do not read: its memory stays bounded, and other callers
-//! are answered. Each test prints the most memory that the service ever had.
+//! Tests of callers that make the service buffer as much as possible and do not read: its memory stays bounded, and it
+//! answers other callers. Each test prints the service's peak memory.
 
 use std::io::Write;
 use std::os::unix::net::UnixStream;
@@ -13,7 +13,7 @@ use crate::daemon::Daemon;
 
 const ATTACKERS: usize = 10;
 
-/// A group of no other account, and a user in it.
+/// A user and group that no account has.
 const READER: u32 = 61234;
 
 const MOST_MEMORY_KB: u64 = 200_000;
@@ -35,7 +35,7 @@ async fn service() -> (Daemon, CreateParams) {
     (service, chat)
 }
 
-/// With the rights of the tests, or with those of a reader.
+/// Connects with the rights of the test or with those of the reader.
 fn connect(service: &Daemon, read_only: bool) -> UnixStream {
     let socket = service.socket().to_owned();
     let connecting = std::thread::spawn(move || {
@@ -51,7 +51,7 @@ fn connect(service: &Daemon, read_only: bool) -> UnixStream {
     stream
 }
 
-/// Sends the request so many times, on each of the connections, as far as the service takes it.
+/// Sends the request `times` times on each connection, as far as the service takes it.
 async fn attack(service: &Daemon, read_only: bool, method: &str, params: Value, times: usize) -> Vec<UnixStream> {
     let line = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params }).to_string() + "\n";
     let connections: Vec<_> = (0..ATTACKERS).map(|_| connect(service, read_only)).collect();
@@ -71,7 +71,7 @@ fn kilobytes(service: &Daemon, field: &str) -> u64 {
     line.split_whitespace().nth(1).expect("a number").parse().expect("a number")
 }
 
-/// Other callers are answered: with little at once, and with much once those in the way are gone.
+/// Asserts that other callers are answered: small answers at once, large ones once the attackers are gone.
 async fn assert_others_are_served(service: &Daemon, chat: &CreateParams) {
     let chat = chat.chat_id();
     for _ in 0..5 {
@@ -131,7 +131,7 @@ async fn callers_that_do_not_read_streams_cost_little_memory_and_stop_no_other()
         ("sandbox.list", json!({})),
         ("events.watch", json!({ "after": 0 })),
     ] {
-        // Streams cost memory of the sandbox as well, and some of them a lease.
+        // Streams also use the guest's memory, and some of them a lease.
         let times = if is_stream(method, &params) { 5 } else { 100 };
         let unread = attack(&service, false, method, params, times).await;
         assert_others_are_served(&service, &chat).await;
@@ -148,10 +148,10 @@ async fn long_requests_that_do_not_end_cost_little_memory_and_stop_no_other() {
     let sleeping = json!({ "chat_id": chat_id, "command": "sleep 1000", "stdin_follows": true });
     let mut stream = client.stream("sandbox.exec", sleeping).await.expect("sent");
     let started: Value = serde_json::from_str(stream.next().await.expect("started").params.get()).expect("JSON");
-    // Standard input that the command does not take.
+    // Standard input that the command does not read.
     let input = json!({ "chat_id": chat_id, "command_id": started["command_id"], "text": "x".repeat(1_000_000) });
     let _untaken = attack(&service, false, "sandbox.input", input, 100).await;
-    // Lines that do not end.
+    // Lines without an end.
     let unfinished: Vec<_> = (0..100).map(|_| connect(&service, false)).collect();
     for mut connection in &unfinished {
         let _ = connection.write_all(&[b' '; 600_000]);

@@ -1,4 +1,4 @@
-//! What the service tells about itself: metrics for Prometheus, logs with the ids of what they are about, and no secrets.
+//! Tests of metrics and logs: their names, labels and ids, and the absence of secrets.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::path::Path;
@@ -14,7 +14,7 @@ use crate::interposed_engine::interposed;
 use crate::pool::can_be_bound;
 
 #[tokio::test]
-async fn metrics_count_what_was_asked_and_what_came_of_it() {
+async fn metrics_count_requests_and_their_outcomes() {
     let service = Daemon::start(
         "metrics.listen = '127.0.0.1:0'
          profiles.default.network = 'none'
@@ -64,7 +64,7 @@ async fn metrics_count_what_was_asked_and_what_came_of_it() {
 }
 
 #[tokio::test]
-async fn what_reconciliation_did_is_counted() {
+async fn reconciliation_actions_are_counted() {
     let service = Daemon::start("metrics.listen = '127.0.0.1:0'\nprofiles.default.network = 'none'").await;
     service.created(&service.new_chat()).await;
     service.containers().await.create_marker().await;
@@ -98,12 +98,12 @@ async fn the_documented_metrics_are_those_that_are_served() {
     let metrics = Metrics::of(&service).await;
     assert_eq!(metrics.value("sandboxd_owed_tear_downs"), Some(1.0));
     engine.recover();
-    eventually("the debt is paid", || async {
+    eventually("the owed removal is done", || async {
         (Metrics::of(&service).await.value("sandboxd_owed_tear_downs") == Some(0.0)).then_some(())
     })
     .await;
     service.created(&chat).await;
-    // What reconciliation does is counted where it has something to do.
+    // Reconciliation actions are counted only if there is a difference.
     let service = service.stop().await.start().await;
     service.created(&chat).await;
     service.refused(&service.new_chat().with("profile", "broken")).await;
@@ -111,7 +111,7 @@ async fn the_documented_metrics_are_those_that_are_served() {
     let snapshot = json!({ "snapshot_id": snapshot["snapshot_id"] });
     service.call("snapshot.delete", snapshot).await.expect("deleted");
     service.delete(&chat).await.expect("deleted");
-    // A hint that does not come true, a claim, and slots that come and go.
+    // A hint that is wasted, a claim, and slots that are created and removed.
     service.call("sandbox.hint", json!({ "profile": "pooled", "ttl": 0.1 })).await.expect("taken");
     service.created(&service.new_chat().with("profile", "pooled")).await;
     service.call("image.pull", json!({ "image": "127.0.0.1:1/none:1" })).await.expect_err("no registry");
@@ -119,7 +119,7 @@ async fn the_documented_metrics_are_those_that_are_served() {
     let build = json!({ "context": context, "tag": "none:1" });
     service.call("image.build", build).await.expect_err("no instructions");
     service.call("image.prune", json!({ "dry_run": true })).await.expect("looked");
-    // Slots that cannot be bound are never claimed.
+    // Claims are not counted where slots cannot be bound.
     let mut documented = documented_metrics();
     documented
         .retain(|name, _| can_be_bound() || !name.starts_with("sandboxd_pool_") && name != "sandboxd_hints_total");
@@ -139,7 +139,7 @@ async fn the_documented_metrics_are_those_that_are_served() {
     assert!(defaults.metrics.listen.is_some_and(|address| address.ip().is_loopback()), "for this host alone");
 }
 
-/// Name and labels of each metric in the table of the documentation.
+/// Returns the name and labels of each metric in the documentation's table.
 fn documented_metrics() -> BTreeMap<String, BTreeSet<String>> {
     let page = include_str!("../../docs/operations.md");
     let table = page.split("\n## ").find(|section| section.starts_with("Metrics\n")).expect("a section");
@@ -263,7 +263,7 @@ fn lines(log: &str, message: &str) -> Vec<Value> {
     lines.filter(|line: &Value| line["message"] == message).collect()
 }
 
-/// What Prometheus would read.
+/// The metrics as Prometheus reads them.
 struct Metrics(String);
 
 impl Metrics {
@@ -277,7 +277,7 @@ impl Metrics {
         Self(answer)
     }
 
-    /// Name and labels of each metric that was counted, whatever its kind.
+    /// Returns the name and labels of each metric of any kind.
     fn families(&self) -> BTreeMap<String, BTreeSet<String>> {
         let mut families = BTreeMap::<String, BTreeSet<String>>::new();
         let kinds = self.0.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '));
@@ -300,7 +300,7 @@ impl Metrics {
     }
 }
 
-/// The service was told to take any port, so the system is asked which one it took.
+/// Returns the port of the metrics listener: the configuration says any free port.
 fn listening_port(service: &Daemon) -> u16 {
     const LISTENING: &str = "0A";
     let process = format!("/proc/{}", service.pid().as_raw_nonzero());

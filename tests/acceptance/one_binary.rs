@@ -1,10 +1,10 @@
-//! Work inside an image that has nothing but one program: all that is needed comes with the sandbox's init.
+//! Tests of a guest whose image has only one program: the sandbox's init brings everything else.
 
 use serde_json::json;
 
 use crate::create_params::CreateParams;
 use crate::daemon::Daemon;
-use crate::inside::sandbox;
+use crate::guest::sandbox;
 
 const ONE_BINARY: &str = "
     [profiles.default]
@@ -29,27 +29,27 @@ async fn the_only_program_runs_below_the_init_and_as_a_command() {
     assert!(processes.lines().any(|line| line.ends_with(" 1 /busybox sleep infinity")), "{processes}");
     assert_eq!(service.busybox(&chat, &["printf", "%s|", "a b", "", "$HOME"]).await, "a b||$HOME|");
     let params = json!({ "command": ["/busybox", "sleep", "1000"], "timeout": 0.2 });
-    assert_eq!(service.inside(&chat, "sandbox.exec", params).await["timed_out"], true);
+    assert_eq!(service.ask_guest(&chat, "sandbox.exec", params).await["timed_out"], true);
 }
 
 #[tokio::test]
 async fn files_need_no_program_at_all() {
     let (service, chat) = sandbox(ONE_BINARY).await;
-    service.inside(&chat, "sandbox.make_directory", json!({ "path": "/new" })).await;
-    service.inside(&chat, "sandbox.write_file", json!({ "path": "/new/a", "text": "hello" })).await;
-    service.inside(&chat, "sandbox.move_file", json!({ "from": "/new/a", "to": "/new/b" })).await;
-    assert_eq!(service.inside(&chat, "sandbox.read_file", json!({ "path": "/new/b" })).await["text"], "hello");
-    let listed = service.inside(&chat, "sandbox.list_files", json!({ "path": "/" })).await;
+    service.ask_guest(&chat, "sandbox.make_directory", json!({ "path": "/new" })).await;
+    service.ask_guest(&chat, "sandbox.write_file", json!({ "path": "/new/a", "text": "hello" })).await;
+    service.ask_guest(&chat, "sandbox.move_file", json!({ "from": "/new/a", "to": "/new/b" })).await;
+    assert_eq!(service.ask_guest(&chat, "sandbox.read_file", json!({ "path": "/new/b" })).await["text"], "hello");
+    let listed = service.ask_guest(&chat, "sandbox.list_files", json!({ "path": "/" })).await;
     let names: Vec<_> = listed["files"].as_array().expect("a list").iter().map(|file| &file["name"]).collect();
     assert!(names.contains(&&json!("busybox")) && names.contains(&&json!("new")), "{names:?}");
     assert!(!names.contains(&&json!("tmp")) && !names.contains(&&json!("bin")), "{names:?}");
-    service.inside(&chat, "sandbox.remove_file", json!({ "path": "/new", "recursive": true })).await;
+    service.ask_guest(&chat, "sandbox.remove_file", json!({ "path": "/new", "recursive": true })).await;
     let gone = service.call("sandbox.stat_file", json!({ "chat_id": chat.chat_id(), "path": "/new" })).await;
     assert_eq!(gone.expect_err("it was removed").data.details["reason"], "not_found");
 }
 
 #[tokio::test]
-async fn what_the_image_lacks_is_named() {
+async fn a_missing_program_is_named() {
     let (service, chat) = sandbox(ONE_BINARY).await;
     let (no_entry, no_directory) = (2, 20);
     for (method, params, missing, errno) in [
@@ -71,11 +71,11 @@ async fn what_the_image_lacks_is_named() {
 }
 
 #[tokio::test]
-async fn nothing_is_lost_without_root_and_without_a_place_to_write() {
+async fn a_guest_works_without_root_and_without_writable_paths() {
     let settings = format!("{ONE_BINARY} user = '1234:2345'\n read_only_root = true");
     let (service, chat) = sandbox(&settings).await;
     assert_eq!(service.busybox(&chat, &["id", "-u"]).await, "1234\n");
-    service.inside(&chat, "sandbox.write_file", json!({ "path": "/chat/a", "text": "mine" })).await;
+    service.ask_guest(&chat, "sandbox.write_file", json!({ "path": "/chat/a", "text": "mine" })).await;
     assert_eq!(service.busybox(&chat, &["cat", "/chat/a"]).await, "mine");
     assert_eq!(service.busybox(&chat, &["stat", "-c", "%u:%g", "/chat/a"]).await, "1234:2345\n");
     let refused = json!({ "chat_id": chat.chat_id(), "path": "/a", "text": "mine" });

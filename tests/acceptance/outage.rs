@@ -1,5 +1,5 @@
-//! The engine goes away under load, and comes back: meanwhile errors in time, and afterwards everything as promised, by
-//! the same run of the service. A real `dockerd` is stopped, killed and frozen.
+//! Tests of an engine outage under load. During it, errors are in time; after it, the same run of the service has kept
+//! its promises. A real `dockerd` is stopped, killed and frozen.
 
 mod load;
 
@@ -14,7 +14,7 @@ use crate::installation::Installation;
 use crate::private_dockerd::PrivateDockerd;
 use load::{Account, Load};
 
-/// Nothing is found by a look that is made from time to time, and nobody waits for a turn at the engine.
+/// Disables periodic reconciliation, and lets no caller wait for a permit of the engine queue.
 const SETTINGS: &str = "
     profiles.default.network = 'none'
     reconciler.interval = '1h'
@@ -29,63 +29,63 @@ const SETTINGS: &str = "
     logs = '2s'
 ";
 
-/// What a caller of an engine that is gone may wait: it is refused at once, on a busy machine somewhat later.
+/// The longest wait while the engine is down: the service refuses at once, on a busy machine somewhat later.
 const AT_ONCE: Duration = Duration::from_secs(5);
-/// What a caller of an engine that is silent may wait: until the creation is given up, and then its removal.
+/// The longest wait while the engine is frozen: the time limits of the create and of its removal.
 const GIVEN_UP: Duration = Duration::from_secs(15);
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_engine_that_is_stopped_and_started_again_has_lost_nothing() {
+async fn a_stopped_engine_that_starts_again_loses_no_sandbox() {
     let Some(mut trial) = Trial::start(true).await else { return };
     trial.engine.terminate().await;
-    trial.nothing_works_but_what_needs_no_engine(AT_ONCE).await;
+    trial.only_requests_without_the_engine_succeed(AT_ONCE).await;
     trial.engine.start_again().await;
     let accounts = trial.works_again().await;
     trial.reconciled_after_the_gap().await;
-    trial.everything_is_as_promised(accounts).await;
+    trial.promised_sandboxes_run(accounts).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_engine_that_is_killed_and_started_again_has_lost_nothing() {
+async fn a_killed_engine_that_starts_again_loses_no_sandbox() {
     let Some(mut trial) = Trial::start(true).await else { return };
     trial.engine.kill().await;
-    trial.nothing_works_but_what_needs_no_engine(AT_ONCE).await;
+    trial.only_requests_without_the_engine_succeed(AT_ONCE).await;
     trial.engine.start_again().await;
     let accounts = trial.works_again().await;
     trial.reconciled_after_the_gap().await;
-    trial.everything_is_as_promised(accounts).await;
+    trial.promised_sandboxes_run(accounts).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_engine_that_is_frozen_and_thaws_has_lost_nothing() {
+async fn a_frozen_engine_that_thaws_loses_no_sandbox() {
     let Some(mut trial) = Trial::start(true).await else { return };
     let frozen = trial.engine.freeze();
-    trial.nothing_works_but_what_needs_no_engine(GIVEN_UP).await;
+    trial.only_requests_without_the_engine_succeed(GIVEN_UP).await;
     drop(frozen);
     let accounts = trial.works_again().await;
-    trial.everything_is_as_promised(accounts).await;
+    trial.promised_sandboxes_run(accounts).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn sandboxes_that_end_with_a_stopped_engine_have_failed_and_can_be_replaced() {
     let Some(mut trial) = Trial::start(false).await else { return };
     trial.engine.terminate().await;
-    trial.nothing_works_but_what_needs_no_engine(AT_ONCE).await;
+    trial.only_requests_without_the_engine_succeed(AT_ONCE).await;
     let accounts = trial.load.end().await;
     trial.engine.start_again().await;
     trial.reconciled_after_the_gap().await;
-    trial.what_was_promised_has_failed(accounts).await;
+    trial.promised_sandboxes_have_failed(accounts).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn sandboxes_that_end_with_a_killed_engine_have_failed_and_can_be_replaced() {
     let Some(mut trial) = Trial::start(false).await else { return };
     trial.engine.kill().await;
-    trial.nothing_works_but_what_needs_no_engine(AT_ONCE).await;
+    trial.only_requests_without_the_engine_succeed(AT_ONCE).await;
     let accounts = trial.load.end().await;
     trial.engine.start_again().await;
     trial.reconciled_after_the_gap().await;
-    trial.what_was_promised_has_failed(accounts).await;
+    trial.promised_sandboxes_have_failed(accounts).await;
 }
 
 /// A service under load on an engine of its own.
@@ -93,12 +93,13 @@ struct Trial {
     load: Load,
     service: Daemon,
     passes_before: usize,
-    /// After the service, which removes its containers.
+    /// Dropped after the service, which removes its containers.
     engine: PrivateDockerd,
 }
 
 impl Trial {
-    /// Under way: sandboxes were created, reused and deleted. Only root can have such an engine.
+    /// Returns once sandboxes were created, reused and deleted. Returns `None` unless the test runs as root, which such
+    /// an engine needs.
     async fn start(live_restore: bool) -> Option<Self> {
         if !rustix::process::geteuid().is_root() {
             eprintln!("an engine can be taken away only by root");
@@ -112,9 +113,9 @@ impl Trial {
         Some(Self { load, service, passes_before, engine })
     }
 
-    async fn nothing_works_but_what_needs_no_engine(&mut self, limit: Duration) {
+    async fn only_requests_without_the_engine_succeed(&mut self, limit: Duration) {
         let before = self.load.seen();
-        self.load.needs_no_longer_than(limit);
+        self.load.set_limit(limit);
         self.load
             .until("requests are refused, and answered", |seen| {
                 seen.refused_creates >= before.refused_creates + 4
@@ -122,13 +123,13 @@ impl Trial {
                     && seen.unaffected >= before.unaffected + 20
             })
             .await;
-        // It may come back from now on, and a busy engine takes its time.
-        self.load.needs_as_long_as_it_takes();
+        // The engine may come back from now on, and a busy engine is slow.
+        self.load.remove_limit();
         let health = self.service.call("system.health", json!({})).await.expect("answered");
         assert_eq!((&health["status"], &health["engine"]["reachable"]), (&json!("degraded"), &json!(false)));
     }
 
-    /// Ends the load once the engine has done all that it is asked for again.
+    /// Ends the load once creates and deletes succeed again.
     async fn works_again(&mut self) -> Vec<Account> {
         let before = self.load.seen();
         self.load
@@ -144,7 +145,7 @@ impl Trial {
         .await;
     }
 
-    async fn everything_is_as_promised(&self, accounts: Vec<Account>) {
+    async fn promised_sandboxes_run(&self, accounts: Vec<Account>) {
         let containers = self.service.containers().await;
         let (promised, gone): (Vec<_>, Vec<_>) = accounts.into_iter().partition(|account| account.session.is_some());
         for account in &promised {
@@ -157,34 +158,35 @@ impl Trial {
             let reused = self.service.created(&account.chat).await;
             assert_eq!((&reused["outcome"], &reused["session_id"]), (&json!("reused"), &sandbox["session_id"]));
         }
-        self.only_what_is_promised_is_left(&containers, &gone).await;
-        self.a_death_is_told(&containers, &promised).await;
+        self.only_promised_containers_are_left(&containers, &gone).await;
+        self.a_death_is_reported(&containers, &promised).await;
     }
 
-    async fn what_was_promised_has_failed(&self, accounts: Vec<Account>) {
+    async fn promised_sandboxes_have_failed(&self, accounts: Vec<Account>) {
         let containers = self.service.containers().await;
         let (promised, gone): (Vec<_>, Vec<_>) = accounts.into_iter().partition(|account| account.session.is_some());
         for account in &promised {
             let failed = eventually("its end is found", || async {
-                let sandbox = self.service.get(&account.chat).await.expect("not forgotten");
+                let sandbox = self.service.get(&account.chat).await.expect("it is known");
                 assert_eq!(Some(&sandbox["session_id"]), account.session.as_ref());
                 (sandbox["status"] == "failed").then_some(sandbox)
             })
             .await;
             assert!(!containers.is_running(id_of(&failed)).await);
         }
-        self.only_what_is_promised_is_left(&containers, &gone).await;
+        self.only_promised_containers_are_left(&containers, &gone).await;
         let (deleted, replaced) = promised.split_first().expect("a sandbox");
         assert_eq!(self.service.delete(&deleted.chat).await.expect("deleted")["result"], "deleted");
         for account in replaced {
             assert_eq!(self.service.created(&account.chat).await["outcome"], "replaced");
         }
         assert_eq!(containers.count().await, replaced.len());
-        self.a_death_is_told(&containers, replaced).await;
+        self.a_death_is_reported(&containers, replaced).await;
     }
 
-    /// What is owed is done without being asked for, and what the service knows of is all there is.
-    async fn only_what_is_promised_is_left(&self, containers: &Containers, gone: &[Account]) {
+    /// Asserts that owed removals were done without a request, and that the engine has only the containers that the
+    /// service lists.
+    async fn only_promised_containers_are_left(&self, containers: &Containers, gone: &[Account]) {
         for account in gone {
             self.eventually_gone(account).await;
         }
@@ -196,10 +198,10 @@ impl Trial {
         assert_eq!(known, present);
     }
 
-    /// Tries of a removal that is owed are up to half a minute apart by now.
+    /// Waits for an owed removal. Its retries may be half a minute apart by now.
     async fn eventually_gone(&self, account: &Account) {
         let gone = || async { self.service.get(&account.chat).await.err() };
-        let forgotten = async {
+        let removal = async {
             loop {
                 match gone().await {
                     Some(failure) => return assert_eq!(failure.data.kind, "sandbox_not_found", "{failure:?}"),
@@ -207,15 +209,15 @@ impl Trial {
                 }
             }
         };
-        tokio::time::timeout(Duration::from_secs(60), forgotten).await.expect("what is owed is removed");
+        tokio::time::timeout(Duration::from_secs(60), removal).await.expect("the owed removal is done");
     }
 
-    /// Nobody looks: that a container has ended can only be known from an event.
-    async fn a_death_is_told(&self, containers: &Containers, promised: &[Account]) {
+    /// Asserts that an engine event reports the death of a container: no other check runs.
+    async fn a_death_is_reported(&self, containers: &Containers, promised: &[Account]) {
         let chat = &promised.first().expect("a sandbox").chat;
         let sandbox = self.service.get(chat).await.expect("promised");
         containers.kill(id_of(&sandbox)).await;
-        eventually("its end is told", || async {
+        eventually("its exit is reported", || async {
             let sandbox = self.service.get(chat).await.expect("it is kept");
             (sandbox["status"] == "failed").then_some(())
         })
@@ -223,7 +225,7 @@ impl Trial {
     }
 }
 
-/// Passes that were made, and succeeded, because events may have been missed.
+/// Counts the successful reconciliations after a gap in the engine's events.
 fn passes_after_a_gap(service: &Daemon) -> usize {
     let is_pass = |line: &&str| line.contains("\"reconciled\"") && line.contains("\"gap\"");
     service.log().lines().filter(is_pass).count()

@@ -1,4 +1,4 @@
-//! Sandboxes that were started before there was a chat for them.
+//! Tests of pools: sandboxes that are started before their chats exist.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -20,7 +20,7 @@ impl Daemon {
         self.call("pool.status", json!({})).await.expect("a status")["pools"][0].clone()
     }
 
-    /// So many slots wait for chats, and none is on its way.
+    /// Waits until this many slots are free and none is in preparation.
     pub(crate) async fn until_free(&self, free: u64) -> Value {
         eventually("the slots are ready", || async {
             let pool = self.pool().await;
@@ -30,16 +30,16 @@ impl Daemon {
         .await
     }
 
-    /// What a command says, also if it fails.
-    pub(crate) async fn said(&self, chat: &CreateParams, command: &str) -> String {
+    /// Returns the output of a command, even if it fails.
+    pub(crate) async fn output_of(&self, chat: &CreateParams, command: &str) -> String {
         let ended = self.exec(chat, command).await;
         let text = |stream: &str| ended[stream]["text"].as_str().unwrap_or_default().to_owned();
         text("stdout") + &text("stderr")
     }
 }
 
-/// Only root can mount a chat's directories into a slot. Anybody else is told so by the service, which
-/// [`a_pool_that_cannot_be_filled_says_why_and_keeps_nobody_from_a_sandbox`] shows.
+/// Returns whether slots can be bound: only root can mount a chat's directories into a slot. The service reports this
+/// to other users; see [`a_pool_that_cannot_be_filled_says_why_and_blocks_no_create`].
 pub(crate) fn can_be_bound() -> bool {
     let root = rustix::process::geteuid().is_root();
     if !root {
@@ -48,7 +48,7 @@ pub(crate) fn can_be_bound() -> bool {
     root
 }
 
-/// What is mounted on the host, of or at anything that this service has.
+/// Returns the host's mounts that belong to this service.
 pub(crate) fn mounts(service: &Daemon) -> Vec<String> {
     let table = std::fs::read_to_string("/proc/self/mountinfo").expect("a table");
     let own = service.path("").file_name().expect("a name").to_string_lossy().into_owned();
@@ -91,26 +91,26 @@ async fn a_chat_gets_a_slot_with_all_that_a_container_of_its_own_would_have() {
     })
     .await;
     assert_eq!(started, "agent 7 t0k3n profile\n/\n");
-    assert_eq!(mounts(&service), Vec::<String>::new(), "nothing is mounted on the host");
-    assert_eq!(service.said(&chat, "cat /volume/input; echo $AGENT_ID").await, "from the hostagent 7\n");
-    service.said(&chat, "echo out > /volume/output").await;
+    assert_eq!(mounts(&service), Vec::<String>::new(), "the host has no mounts");
+    assert_eq!(service.output_of(&chat, "cat /volume/input; echo $AGENT_ID").await, "from the hostagent 7\n");
+    service.output_of(&chat, "echo out > /volume/output").await;
     assert_eq!(std::fs::read_to_string(chat.volume().join("output")).expect("written"), "out\n");
     assert_eq!(
-        service.said(&chat, "touch /dependencies/x; touch /.sandboxd/run/x").await.matches("ead-only").count(),
+        service.output_of(&chat, "touch /dependencies/x; touch /.sandboxd/run/x").await.matches("ead-only").count(),
         2
     );
-    assert!(!service.said(&chat, "env; cat /proc/*/environ").await.contains("SANDBOXD_INIT"));
+    assert!(!service.output_of(&chat, "env; cat /proc/*/environ").await.contains("SANDBOXD_INIT"));
 
     let as_another = json!({ "command": "echo $AGENT_ID $TOKEN $SANDBOXD_INIT_SECRET", "user": "1000" });
-    let said = service.inside(&chat, "sandbox.exec", as_another).await;
-    assert_eq!(said["stdout"]["text"], "agent 7 t0k3n\n", "{said}");
+    let printed = service.ask_guest(&chat, "sandbox.exec", as_another).await;
+    assert_eq!(printed["stdout"]["text"], "agent 7 t0k3n\n", "{printed}");
 
     assert_eq!(service.created(&chat).await["outcome"], "reused");
     service.delete(&chat).await.expect("deleted");
     service.until_free(1).await;
     assert_eq!(mounts(&service), Vec::<String>::new());
     let sandboxes = service.path("state/sandboxes");
-    eventually("nothing is left of it", || async {
+    eventually("it is removed completely", || async {
         (std::fs::read_dir(&sandboxes).expect("there").count() == 0).then_some(())
     })
     .await;
@@ -132,7 +132,10 @@ async fn a_slot_without_root_and_without_a_writable_root_becomes_a_chats_as_well
     service.until_free(1).await;
     let chat = service.new_chat();
     assert_eq!(service.created(&chat).await["launch"], "warm");
-    assert_eq!(service.said(&chat, "id -u; echo x > /chat/mine && cat /chat/mine; touch /x").await.lines().count(), 3);
+    assert_eq!(
+        service.output_of(&chat, "id -u; echo x > /chat/mine && cat /chat/mine; touch /x").await.lines().count(),
+        3
+    );
     let mine = service.path("chats").join(chat.chat_id()).join("mine");
     assert_eq!(std::fs::read_to_string(mine).expect("written"), "x\n");
 }
@@ -147,8 +150,8 @@ async fn a_chat_without_a_volume_gets_a_slot_with_an_empty_place_for_one() {
     let chat = service.new_chat().with("volume_host_path", Value::Null);
     let created = service.created(&chat).await;
     assert_eq!((&created["launch"], &created["volume_host_path"]), (&json!("warm"), &Value::Null), "{created}");
-    assert_eq!(service.said(&chat, "ls -A /volume; echo kept > /chat/note; cat /chat/note").await, "kept\n");
-    assert!(service.said(&chat, "touch /volume/x").await.contains("ead-only"));
+    assert_eq!(service.output_of(&chat, "ls -A /volume; echo kept > /chat/note; cat /chat/note").await, "kept\n");
+    assert!(service.output_of(&chat, "touch /volume/x").await.contains("ead-only"));
 }
 
 #[tokio::test]
@@ -231,14 +234,14 @@ async fn slots_outlive_the_service_and_are_handed_out_by_the_next_one() {
 
     let found = service.created(&claimed).await;
     assert_eq!((&found["outcome"], &found["session_id"]), (&json!("reused"), &before["session_id"]));
-    assert_eq!(service.said(&claimed, "echo $AGENT_ID").await, "agent\n");
+    assert_eq!(service.output_of(&claimed, "echo $AGENT_ID").await, "agent\n");
     let next = service.new_chat();
     assert_eq!(service.created(&next).await["launch"], "warm");
-    assert_eq!(service.said(&next, "echo $AGENT_ID; touch /chat/x /volume/x").await, "agent\n");
+    assert_eq!(service.output_of(&next, "echo $AGENT_ID; touch /chat/x /volume/x").await, "agent\n");
 }
 
 #[tokio::test]
-async fn a_sandbox_that_was_a_slot_is_known_from_what_is_beside_it_when_the_journal_is_lost() {
+async fn a_warm_sandbox_is_adopted_when_the_journal_is_lost() {
     if !can_be_bound() {
         return;
     }
@@ -330,9 +333,9 @@ async fn a_sandbox_that_was_a_slot_has_its_directories_and_environment_after_a_r
         (service.get(&chat).await.expect("known")["status"] == "running").then_some(())
     })
     .await;
-    assert_eq!(service.said(&chat, "echo $AGENT_ID; touch /volume/x").await, "agent\n");
+    assert_eq!(service.output_of(&chat, "echo $AGENT_ID; touch /volume/x").await, "agent\n");
 
-    // However far the next restart has come, it is taken from there.
+    // The next service continues the restart from the interrupted step.
     service.containers().await.kill(id_of(&created)).await;
     eventually("it is being started again", || async {
         let status = service.get(&chat).await.expect("known")["status"].clone();
@@ -345,11 +348,11 @@ async fn a_sandbox_that_was_a_slot_has_its_directories_and_environment_after_a_r
         (service.get(&chat).await.expect("known")["status"] == "running").then_some(())
     })
     .await;
-    assert_eq!(service.said(&chat, "echo $AGENT_ID; cat /chat/starts").await, "agent\n".repeat(4));
+    assert_eq!(service.output_of(&chat, "echo $AGENT_ID; cat /chat/starts").await, "agent\n".repeat(4));
 }
 
 #[tokio::test]
-async fn a_warm_sandbox_that_a_power_failure_stopped_is_no_stray_slot() {
+async fn a_warm_sandbox_that_a_power_failure_stopped_is_not_taken_for_a_slot() {
     if !can_be_bound() {
         return;
     }
@@ -366,7 +369,8 @@ async fn a_warm_sandbox_that_a_power_failure_stopped_is_no_stray_slot() {
     let created = service.created(&chat).await;
     assert_eq!(created["launch"], "warm");
     let installation = service.kill().await;
-    // What was not flushed to disk is as it was before: the directory is the slot's, and there is no copy of the claim.
+    // The state after a power failure before the flush: the directory is still the slot's, and the claim's copy is
+    // missing.
     let state = installation.path("state");
     let session = state.join("sandboxes").join(created["session_id"].as_str().expect("an id"));
     std::fs::remove_file(session.join("claim")).expect("a copy");
@@ -383,10 +387,10 @@ async fn a_warm_sandbox_that_a_power_failure_stopped_is_no_stray_slot() {
     })
     .await;
     assert_eq!((&again["session_id"], id_of(&again)), (&created["session_id"], id_of(&created)));
-    assert_eq!(service.said(&chat, "echo $AGENT_ID; cat /chat/starts").await, "agent\n".repeat(3));
+    assert_eq!(service.output_of(&chat, "echo $AGENT_ID; cat /chat/starts").await, "agent\n".repeat(3));
 }
 
-/// A name for an image that can be given to another one. The name goes in the end, the images stay.
+/// An image name that can be moved to another image. The name is removed on drop, the images stay.
 struct ImageName {
     containers: Containers,
     name: String,
@@ -430,7 +434,7 @@ async fn a_slot_of_an_image_that_was_rebuilt_is_not_handed_out() {
     let service = installation.start().await;
     let before = service.until_free(2).await;
     name.give_to("sandboxd-healthcheck:test").await;
-    // Before the pool has noticed, and while it takes the new image over.
+    // Before the pool has noticed the new image, and while it adopts it.
     let current = service.containers().await.docker.inspect_image(&name.reference()).await.expect("there").id;
     for _ in 0..4 {
         let created = service.created(&service.new_chat()).await;
@@ -502,11 +506,11 @@ async fn a_hint_prepares_a_sandbox_and_is_counted_as_hit_or_wasted() {
     .await;
     assert_eq!(pool["target"], 0);
     let containers = service.containers().await;
-    eventually("what was prepared is gone", || async { (containers.count().await == 1).then_some(()) }).await;
+    eventually("the prepared slot is removed", || async { (containers.count().await == 1).then_some(()) }).await;
 }
 
 #[tokio::test]
-async fn a_pool_that_cannot_be_filled_says_why_and_keeps_nobody_from_a_sandbox() {
+async fn a_pool_that_cannot_be_filled_says_why_and_blocks_no_create() {
     let service = Daemon::start("profiles.default = { network = 'none', init = false, pool = { size = 1 } }").await;
     let pool = service.pool().await;
     assert!(pool["unavailable"].as_str().is_some_and(|why| why.contains("init = false")), "{pool}");
@@ -523,7 +527,7 @@ async fn a_pool_that_cannot_be_filled_says_why_and_keeps_nobody_from_a_sandbox()
     tokio::time::timeout(Duration::from_secs(20), service.refused(&service.new_chat())).await.expect("answered");
 }
 
-/// The free slots of this service on the engine, and the chats' containers.
+/// Returns the number of this service's free slots on the engine, and whether the chat's container exists.
 async fn on_the_engine(installation: &Installation, kept: &str) -> (usize, bool) {
     let all = installation.containers().await.all().await;
     let is_kept = |container: &bollard::models::ContainerSummary| container.id.as_deref() == Some(kept);
@@ -544,8 +548,8 @@ async fn slots_go_by_a_drain_with_or_without_the_service_and_chats_keep_theirs()
     service.until_free(2).await;
 
     let refused = service.sandboxd_output(&["--drain"]).await;
-    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert!(!refused.status.success() && said.contains("sandboxctl pools drain"), "{said}");
+    let printed = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && printed.contains("sandboxctl pools drain"), "{printed}");
     assert_eq!(on_the_engine(&service, &kept).await, (2, true), "the service is asked, not overruled");
 
     let drained = service.sandboxctl(&["pools", "drain"]).await;
@@ -556,7 +560,7 @@ async fn slots_go_by_a_drain_with_or_without_the_service_and_chats_keep_theirs()
     assert!(filled.status.success(), "{}", String::from_utf8_lossy(&filled.stderr));
     service.until_free(2).await;
 
-    // Slots outlive the service, so that the next one has them at once.
+    // Slots outlive the service, so that the next run has them at once.
     let installation = service.stop().await;
     assert_eq!(on_the_engine(&installation, &kept).await, (2, true));
     let drained = installation.sandboxd_output(&["--drain"]).await;
@@ -572,5 +576,5 @@ async fn slots_go_by_a_drain_with_or_without_the_service_and_chats_keep_theirs()
 
     let service = installation.start().await;
     assert_eq!(service.created(&chat).await["outcome"], "reused");
-    assert_eq!(service.said(&chat, "echo still here").await, "still here\n");
+    assert_eq!(service.output_of(&chat, "echo still here").await, "still here\n");
 }

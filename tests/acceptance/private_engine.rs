@@ -1,19 +1,13 @@
-//! The engine of our own, for real: started, killed, found again, and stopped without a trace.
+//! Tests of the private engine: start, kill, restart, adoption by the next service, and stop without leftovers.
 //!
-//! It writes firewall rules, so the test runs itself again in a network namespace that ends with it.
-
-#[path = "support/engine.rs"]
-#[allow(dead_code, reason = "the conformance suite needs more of it")]
-mod engine;
-#[path = "support/engine_place.rs"]
-mod engine_place;
+//! The engine writes firewall rules, so the test runs itself again in a network namespace of its own.
 
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use engine::{TestInstance, eventually};
-use engine_place::{EnginePlace, copy_test_image};
+use crate::engine::{TestInstance, eventually};
+use crate::engine_place::{EnginePlace, copy_test_image};
 use futures_util::StreamExt;
 use rustix::process::{Pid, Signal, kill_process};
 use sandboxd::engine::private::{PrivateEngine, PrivateEngineError};
@@ -24,7 +18,7 @@ use sandboxd_actors::ports::engine::ContainerState;
 const INSIDE: &str = "SANDBOXD_TEST_IN_NAMESPACE";
 
 #[test]
-fn a_private_engine_comes_back_keeps_its_containers_and_leaves_nothing() {
+fn a_private_engine_restarts_keeps_its_containers_and_leaves_no_trace() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     if !rustix::process::geteuid().is_root() {
         let refused = runtime.block_on(PrivateEngine::start(tempfile::tempdir().unwrap().path())).unwrap_err();
@@ -33,7 +27,7 @@ fn a_private_engine_comes_back_keeps_its_containers_and_leaves_nothing() {
     if std::env::var_os(INSIDE).is_some() {
         return runtime.block_on(story());
     }
-    let name = "a_private_engine_comes_back_keeps_its_containers_and_leaves_nothing";
+    let name = "private_engine::a_private_engine_restarts_keeps_its_containers_and_leaves_no_trace";
     let status = Command::new("unshare")
         .args(["--net", "--"])
         .arg(std::env::current_exe().unwrap())
@@ -58,7 +52,7 @@ async fn story() {
     assert_network(&instance).await;
     let mut events = instance.engine.watch(&instance.name).await.unwrap();
 
-    // Killed, it comes back, and its container never noticed.
+    // The service restarts a killed engine; the container keeps running.
     let first = pid(runtime).unwrap();
     kill_process(first, Signal::KILL).unwrap();
     let second = eventually("it is started again", || async {
@@ -70,12 +64,12 @@ async fn story() {
     assert!(events.next().await.unwrap().is_err());
     assert!(events.next().await.is_none());
 
-    // Found again by a service whose predecessor was killed.
+    // A service whose predecessor was killed finds the engine.
     drop(engine);
     let engine = PrivateEngine::start(directory.path()).await.unwrap();
     assert_eq!((engine.host(), pid(runtime)), (host.as_str(), Some(second)));
 
-    // Stopped while a container runs, it leaves that alone.
+    // A stop while a container runs leaves the engine running.
     let mut events = instance.engine.watch(&instance.name).await.unwrap();
     engine.stop().await;
     assert!(events.next().await.unwrap().is_err());
@@ -87,7 +81,7 @@ async fn story() {
     assert_eq!(instance.exit(&ended).await.code, 3);
     assert_eq!(instance.observe(&ended).await.state, ContainerState::Exited(Some(instance.exit(&ended).await)));
 
-    // Stopped when none runs, it leaves nothing.
+    // A stop without containers removes the engine completely.
     drop(instance);
     engine.stop().await;
     assert_eq!(place.processes(), []);
@@ -97,7 +91,8 @@ async fn story() {
     assert!(!links.contains("sbxd-"), "{links}");
 }
 
-/// The engine is on this host's network, so the service has chosen the block, and the bridge has a name that rules can use.
+/// Asserts that the service has chosen the address block and the bridge's name. The engine is on this host's network,
+/// and firewall rules need the name.
 async fn assert_network(instance: &TestInstance) {
     let docker = instance.raw().await;
     let network = docker.inspect_network(instance.name.as_str(), None).await.unwrap();
@@ -109,7 +104,7 @@ async fn assert_network(instance: &TestInstance) {
     assert_eq!(block.prefix(), prefix, "the engine's own pool has blocks of /24");
     let bridge = &bridge["com.docker.network.bridge.name"];
     assert!(Command::new("ip").args(["link", "show", "dev", bridge]).status().unwrap().success(), "{bridge}");
-    // A block that is in use by then is not taken again.
+    // A second network gets another address block.
     let mut second = instance.network();
     second.name.push('2');
     instance.engine.ensure_network(&second).await.unwrap();

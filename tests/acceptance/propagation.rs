@@ -1,4 +1,4 @@
-//! Slots on hosts where the service may mount, but not enter a sandbox; and on hosts where it may do neither.
+//! Tests of slots on hosts where the service may mount but not enter a sandbox, and on hosts where it may do neither.
 
 use serde_json::{Value, json};
 
@@ -8,7 +8,7 @@ use crate::engine::eventually;
 use crate::installation::Installation;
 use crate::pool::{can_be_bound, mounts};
 
-/// Slots are there for a hint only: in the end there is none.
+/// Slots exist only for a hint, so that none is left at the end.
 const HINTED: &str = "[profiles.default]
     network = 'none'
     restart = 'on-failure'
@@ -16,7 +16,7 @@ const HINTED: &str = "[profiles.default]
     pool = { size = 0, hints = 1 }";
 
 impl Installation {
-    /// Starts the service through these words.
+    /// Starts the service through this command prefix.
     async fn start_by(self, words: &[&str]) -> Daemon {
         let sandboxd = self.sandboxd();
         let mut command = self.command(words[0]);
@@ -44,9 +44,9 @@ async fn where_a_sandbox_cannot_be_entered_its_chats_directories_are_propagated_
 
     let created = service.created(&chat).await;
     assert_eq!(created["launch"], "warm", "{created}");
-    assert_eq!(service.said(&chat, "cat /volume/input; echo out > /volume/output").await, "from the host");
+    assert_eq!(service.output_of(&chat, "cat /volume/input; echo out > /volume/output").await, "from the host");
     assert_eq!(std::fs::read_to_string(chat.volume().join("output")).expect("written"), "out\n");
-    assert_eq!(mounts(&service), Vec::<String>::new(), "nothing of it is left on the host");
+    assert_eq!(mounts(&service), Vec::<String>::new(), "no mount is left on the host");
 
     let starts = service.path("chats").join(chat.chat_id()).join("starts");
     service.containers().await.kill(id_of(&created)).await;
@@ -60,9 +60,9 @@ async fn where_a_sandbox_cannot_be_entered_its_chats_directories_are_propagated_
     .await;
     assert_eq!(mounts(&service), Vec::<String>::new());
 
-    // As another service, which may enter sandboxes again.
+    // The next service may enter sandboxes again.
     let service = service.stop().await.start().await;
-    assert_eq!(service.said(&chat, "cat /volume/input").await, "from the host");
+    assert_eq!(service.output_of(&chat, "cat /volume/input").await, "from the host");
     service.delete(&chat).await.expect("deleted");
     let places = service.path("state").join("places");
     eventually("no place is left", || async { places_in(&places).is_empty().then_some(()) }).await;
@@ -74,7 +74,7 @@ async fn without_a_volume_the_chats_directory_is_propagated_to_its_own_place() {
     if !can_be_bound() {
         return;
     }
-    // The place of the volume comes before that of the chat.
+    // The volume's path sorts before the chat's path.
     let settings = "mounts = { chat = '/work', volume = '/data' }
         [profiles.default]
         network = 'none'
@@ -84,7 +84,7 @@ async fn without_a_volume_the_chats_directory_is_propagated_to_its_own_place() {
     let chat = service.new_chat().with("volume_host_path", Value::Null);
     let created = service.created(&chat).await;
     assert_eq!(created["launch"], "warm", "{created}");
-    assert_eq!(service.said(&chat, "ls -A /data; echo kept > /work/note; cat /work/note").await, "kept\n");
+    assert_eq!(service.output_of(&chat, "ls -A /data; echo kept > /work/note; cat /work/note").await, "kept\n");
     let note = service.path("chats").join(chat.chat_id()).join("note");
     assert_eq!(std::fs::read_to_string(note).expect("written"), "kept\n");
 }
@@ -105,7 +105,7 @@ async fn a_slot_that_waits_is_kept_over_a_restart_and_unmounted_when_it_is_not_w
     service.until_free(1).await;
     let containers = service.containers().await;
     let slot = containers.only().await;
-    assert_eq!(mounts(&service).len(), 1, "its places, and nothing else");
+    assert_eq!(mounts(&service).len(), 1, "only its own mounts");
 
     let mut installation = service.kill().await;
     installation.configure("profiles.default.pool.size = 1");
@@ -140,7 +140,7 @@ async fn mounts_that_the_engine_does_not_see_are_found_out_before_a_chat_relies_
     if !can_be_bound() {
         return;
     }
-    // A service manager may give the service a view of the host of its own.
+    // A service manager may give the service a mount namespace of its own.
     let apart = ["unshare", "--mount", "setpriv", "--bounding-set", "-sys_chroot,-sys_ptrace"];
     let service = Installation::new(HINTED).start_by(&apart).await;
     service.call("sandbox.hint", json!({ "ttl": 60 })).await.expect("taken");

@@ -1,4 +1,4 @@
-//! What an agent does all day, in an image like an agent's: runs Python, and works on a branch with git.
+//! Tests of an agent's typical work in an image with Python and git.
 
 use bollard::query_parameters::TopOptions;
 use futures_util::future::join_all;
@@ -9,7 +9,7 @@ use crate::containers::id_of;
 use crate::create_params::CreateParams;
 use crate::daemon::{Daemon, call};
 use crate::engine::eventually;
-use crate::inside::sandbox;
+use crate::guest::sandbox;
 
 const PYTHON_AND_GIT: &str = "
     [profiles.default]
@@ -21,10 +21,10 @@ const PYTHON_AND_GIT: &str = "
 impl Daemon {
     async fn python(&self, chat: &CreateParams, code: &str, mut params: Value) -> Value {
         params["code"] = json!(code);
-        self.inside(chat, "sandbox.run_code", params).await
+        self.ask_guest(chat, "sandbox.run_code", params).await
     }
 
-    /// All processes of the chat's container, as the host sees them.
+    /// Returns all processes of the chat's container, as the host sees them.
     async fn processes(&self, chat: &CreateParams) -> Vec<String> {
         let sandbox = self.get(chat).await.expect("a sandbox");
         let options = TopOptions { ps_args: "-eo pid,args".to_owned() };
@@ -35,7 +35,7 @@ impl Daemon {
 }
 
 #[tokio::test]
-async fn python_tells_what_it_prints_and_how_it_ends() {
+async fn python_output_and_exit_are_reported() {
     let (service, chat) = sandbox(PYTHON_AND_GIT).await;
     let ended = service.python(&chat, "import json\nprint(json.dumps({'a': [1]}))", json!({})).await;
     assert_eq!((&ended["exit_code"], &ended["stdout"]["text"]), (&json!(0), &json!("{\"a\": [1]}\n")), "{ended}");
@@ -46,9 +46,9 @@ async fn python_tells_what_it_prints_and_how_it_ends() {
 
     let ended = service.python(&chat, "print('before')\nraise ValueError('für nichts')", json!({})).await;
     assert_eq!((&ended["exit_code"], &ended["stdout"]["text"]), (&json!(1), &json!("before\n")), "{ended}");
-    let complaint = ended["stderr"]["text"].as_str().expect("text");
-    assert!(complaint.starts_with("Traceback"), "{complaint}");
-    assert!(complaint.ends_with("ValueError: für nichts\n"), "{complaint}");
+    let traceback = ended["stderr"]["text"].as_str().expect("text");
+    assert!(traceback.starts_with("Traceback"), "{traceback}");
+    assert!(traceback.ends_with("ValueError: für nichts\n"), "{traceback}");
     assert_eq!(service.python(&chat, "raise SystemExit(7)", json!({})).await["exit_code"], 7);
     assert_eq!(service.python(&chat, "import os\nos.abort()", json!({})).await["signal"], 6);
 }
@@ -86,7 +86,7 @@ async fn a_language_brings_its_preamble_and_takes_a_megabyte_of_source() {
 async fn a_python_program_that_daemonizes_does_not_outlive_its_time() {
     let (service, chat) = sandbox(PYTHON_AND_GIT).await;
     let before = service.processes(&chat).await;
-    // Twice forked in a session of its own, and without any of the command's pipes.
+    // The daemon forks twice into a session of its own, and has none of the command's pipes.
     let daemon = "
 import os, time
 if os.fork() == 0:
@@ -98,7 +98,7 @@ if os.fork() == 0:
 os.wait()
 print('left', flush=True)
 time.sleep(1000)";
-    // Never twice the same process, and never the child of one that is still there.
+    // Each process forks and exits, so that the pid changes and the parent is never alive.
     let runner = "
 import os, time
 if os.fork() == 0:
@@ -113,11 +113,12 @@ time.sleep(1000)";
         let ended = service.python(&chat, program, json!({ "timeout": 1 })).await;
         assert_eq!((&ended["timed_out"], &ended["stdout"]["text"]), (&json!(true), &json!("left\n")), "{ended}");
         assert_eq!(service.processes(&chat).await, before);
-        assert_eq!(service.inside(&chat, "sandbox.commands", json!({})).await["commands"], json!([]));
+        assert_eq!(service.ask_guest(&chat, "sandbox.commands", json!({})).await["commands"], json!([]));
     }
 }
 
-/// A volume with `origin.git` and a clone of it, `copy`, that is behind. Fetching into the clone waits for the file `go`.
+/// Returns a volume with `origin.git` and an outdated clone of it, `copy`. Fetching into the clone waits for the file
+/// `go`.
 async fn service_with_a_repository() -> (Daemon, CreateParams) {
     let service = Daemon::start(PYTHON_AND_GIT).await;
     let maker = service.new_chat().with("git", json!({ "name": "Ma Ker", "email": "maker@example.org" }));
@@ -147,7 +148,7 @@ fn open_gate(chat: &CreateParams) {
     std::fs::write(chat.volume().join("go"), "").expect("written");
 }
 
-/// Requests of one connection, which are taken up in the order in which they are made.
+/// Requests on one connection, which the service takes in order.
 struct Requests<'a> {
     client: Client,
     chat: &'a CreateParams,
@@ -191,11 +192,11 @@ async fn writes_wait_in_order_for_a_branch_to_be_fetched_and_reads_do_not() {
 }
 
 #[tokio::test]
-async fn a_command_that_waited_is_started_before_what_was_asked_for_after_it() {
+async fn a_command_that_waited_is_started_before_later_requests() {
     let (service, chat) = service_with_a_repository().await;
     service.created(&chat.with("sync", to_branch("main"))).await;
     let requests = Requests { client: service.connect().await, chat: &chat };
-    // Removed at once, so that a command which is overtaken does not find it any more.
+    // The file is removed at once, so that an overtaken command does not find it.
     let start_and_remove = |number: usize| {
         let name = format!("place-{number}");
         std::fs::create_dir(chat.volume().join(&name)).expect("a directory");
@@ -221,20 +222,20 @@ async fn a_branch_that_is_not_there_refuses_the_writes_that_waited_and_says_why(
         assert_eq!(requests.sync().await["state"], "running");
         open_gate(&chat);
     });
-    let failure = refused.expect_err("it waited for what has failed");
+    let failure = refused.expect_err("the sync has failed");
     assert_eq!(failure.data.kind, "sync_failed");
     assert!(failure.message.contains("couldn't find remote ref no-such-branch"), "{}", failure.message);
     let sync = requests.sync().await;
     assert_eq!(sync["state"], "failed");
     assert!(sync["message"].as_str().expect("a reason").contains("no-such-branch"), "{sync}");
-    // Nothing was done, and whoever asks now has been told.
+    // The sync changed no file, and requests after its failure are not refused.
     let file = requests.ask("sandbox.read_file", json!({ "path": "/volume/copy/file" })).await.expect("read");
     assert_eq!(file["text"], "one\nlocal\n");
     write().await.expect("written");
 }
 
 #[tokio::test]
-async fn whoever_looks_at_a_sync_does_not_disturb_it() {
+async fn an_attached_caller_does_not_disturb_a_sync() {
     for stays in [true, false] {
         let (service, chat) = service_with_a_repository().await;
         service.created(&chat.with("sync", to_branch("main"))).await;
@@ -272,7 +273,7 @@ async fn whoever_looks_at_a_sync_does_not_disturb_it() {
 }
 
 #[tokio::test]
-async fn commits_are_by_whom_each_session_is_for() {
+async fn commits_have_the_identity_of_their_session() {
     let (service, first) = service_with_a_repository().await;
     let second = CreateParams::new(&uuid::Uuid::new_v4().to_string(), "agent", &first.volume());
     let people = [("Ada Lovelace", "ada@example.org"), ("Ünal Ö'Brien", "unal@example.org")];

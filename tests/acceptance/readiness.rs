@@ -1,4 +1,4 @@
-//! When a new sandbox is handed out, and what becomes of one that never gets there.
+//! Tests of readiness: the time at which a new sandbox is handed out, and the removal of one that never becomes ready.
 
 use std::time::{Duration, Instant};
 
@@ -86,7 +86,7 @@ async fn a_sandbox_whose_own_service_has_ended_is_not_handed_out_again() {
     let before = service.created(&chat).await;
     assert_eq!(service.created(&chat).await["outcome"], "reused");
     assert_eq!(service.printed(&chat, "killall httpd && echo ended").await, "ended\n");
-    // One that was seen to be well a moment ago is handed out without a look.
+    // The service hands out a sandbox without a check if its last check is recent.
     let after = eventually("it is replaced", || async {
         let created = service.created(&chat).await;
         (created["outcome"] == "replaced").then_some(created)
@@ -97,7 +97,7 @@ async fn a_sandbox_whose_own_service_has_ended_is_not_handed_out_again() {
 }
 
 #[tokio::test]
-async fn a_sandbox_that_is_never_ready_is_removed_before_its_caller_hears_of_it() {
+async fn a_sandbox_that_is_never_ready_is_removed_before_its_caller_is_answered() {
     let service = Daemon::start(
         "[profiles.default]
          command = ['sh', '-c', 'echo still warming up; exec sleep infinity']
@@ -115,7 +115,7 @@ async fn a_sandbox_that_is_never_ready_is_removed_before_its_caller_hears_of_it(
 }
 
 #[tokio::test]
-async fn a_service_that_accepts_and_says_nothing_does_not_outlast_the_limit() {
+async fn a_service_that_accepts_and_stays_silent_does_not_outlast_the_limit() {
     let service = Daemon::start(
         "[profiles.default]
          command = ['nc', '-ll', '-p', '8080', '-e', 'sleep', '1000']
@@ -125,7 +125,7 @@ async fn a_service_that_accepts_and_says_nothing_does_not_outlast_the_limit() {
     let asked = Instant::now();
     let failure = service.refused(&service.new_chat()).await;
     assert_eq!(failure.data.kind, "readiness_timeout");
-    // The rest is the engine's, to start and to remove a container.
+    // The rest of the time is the engine's, for starting and removing a container.
     assert!(asked.elapsed() < Duration::from_secs(15), "{:?}", asked.elapsed());
 }
 

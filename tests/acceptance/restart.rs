@@ -1,4 +1,4 @@
-//! The service ends and starts again, as it should or in the middle of something: the sandboxes stay.
+//! Tests of restarts, graceful or by a kill during an operation: the sandboxes stay.
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -12,7 +12,7 @@ use crate::interposed_engine::interposed;
 
 const SMALL: &str = "profiles.default.network = 'none'";
 
-/// What a restart must not change.
+/// The fields that a restart must not change.
 const LASTING: [&str; 12] = [
     "session_id",
     "chat_id",
@@ -50,7 +50,7 @@ async fn sandboxes_outlive_the_service_and_are_reused_by_the_next_one() {
     assert_eq!(after["outcome"], "reused");
     assert_same(&before, &after);
 
-    // A socket that nobody listens on any more is in nobody's way.
+    // A stale socket file does not prevent the start.
     let installation = service.kill().await;
     assert!(installation.socket().exists());
     let service = installation.start().await;
@@ -64,7 +64,7 @@ async fn sandboxes_outlive_the_service_and_are_reused_by_the_next_one() {
 }
 
 #[tokio::test]
-async fn what_ended_while_nobody_looked_is_not_handed_out() {
+async fn a_sandbox_that_ended_during_downtime_is_not_handed_out() {
     let service = Daemon::start(SMALL).await;
     let containers = service.containers().await;
     let (killed, removed, expired) = (service.new_chat(), service.new_chat(), service.new_chat());
@@ -77,20 +77,20 @@ async fn what_ended_while_nobody_looked_is_not_handed_out() {
     eventually("it has expired", || async { (chrono::Utc::now() > end).then_some(()) }).await;
 
     let service = installation.start().await;
-    let failed = service.get(&killed).await.expect("kept until somebody asks why");
+    let failed = service.get(&killed).await.expect("kept until the next create");
     assert_eq!((&failed["status"], &failed["reason"]), (&json!("failed"), &json!("killed")));
     assert_eq!(service.created(&killed).await["outcome"], "replaced");
-    let vanished = service.get(&removed).await.expect("it was promised, so it is not simply forgotten");
+    let vanished = service.get(&removed).await.expect("an acknowledged sandbox is not lost");
     assert_eq!((&vanished["status"], &vanished["reason"]), (&json!("failed"), &json!("vanished")));
     assert_eq!(service.created(&removed).await["outcome"], "replaced");
-    // Its removal began before the first request was accepted.
+    // The removal began before the service accepted the first request.
     let renewed = service.created(&expired).await;
     assert_ne!(renewed["session_id"], short["session_id"]);
     assert_eq!(containers.count().await, 3);
 }
 
 #[tokio::test]
-async fn how_a_sandbox_ended_is_told_also_by_the_next_service() {
+async fn the_next_service_also_reports_why_a_sandbox_ended() {
     let service = Daemon::start(&format!("reaper.tick = '50ms'\n{SMALL}")).await;
     let (expired, deleted) = (service.new_chat(), service.new_chat());
     let session = service.created(&expired.with("ttl", 1)).await["session_id"].clone();
@@ -110,7 +110,7 @@ async fn how_a_sandbox_ended_is_told_also_by_the_next_service() {
 }
 
 #[tokio::test]
-async fn a_service_that_is_told_to_stop_finishes_what_it_was_asked_for() {
+async fn a_stopping_service_finishes_its_requests() {
     let service = Daemon::start(&format!("shutdown.grace = '30s'\n{GATED}")).await;
     let chat = service.new_chat();
     let client = service.connect().await;
@@ -121,7 +121,7 @@ async fn a_service_that_is_told_to_stop_finishes_what_it_was_asked_for() {
     service.containers().await.only().await;
 
     service.signal(Signal::TERM);
-    eventually("nobody new is let in", || async { (!service.socket().exists()).then_some(()) }).await;
+    eventually("new connections are refused", || async { (!service.socket().exists()).then_some(()) }).await;
     let late = call(&client, "sandbox.create", service.new_chat()).await.expect_err("too late");
     assert_eq!((late.data.kind.as_str(), late.data.retryable), ("shutting_down", true));
     assert!(!creating.is_finished());
@@ -176,13 +176,13 @@ async fn a_renewed_sandbox_outlives_its_journal() {
     let time =
         |value: &Value| value.as_str().expect("a time").parse::<chrono::DateTime<chrono::Utc>>().expect("a time");
     let labelled = time(&before["expires_at"]);
-    eventually("its labels tell of an end that is past", || async { (chrono::Utc::now() > labelled).then_some(()) })
+    eventually("the deadline in its labels has passed", || async { (chrono::Utc::now() > labelled).then_some(()) })
         .await;
 
     let installation = service.stop().await;
     let refused = installation.sandboxd_output(&["--rebuild-journal"]).await;
-    let complaint = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert!(!refused.status.success() && complaint.contains("healthy") && complaint.contains("--force"), "{complaint}");
+    let errors = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && errors.contains("healthy") && errors.contains("--force"), "{errors}");
     let service = installation.start_with(&["--rebuild-journal", "--force"]).await;
     let adopted = service.get(&chat).await.expect("it was not ended");
     assert_eq!((&adopted["session_id"], &adopted["status"]), (&before["session_id"], &json!("running")));
@@ -215,7 +215,7 @@ async fn a_container_that_cannot_be_recognised_is_left_alone() {
 }
 
 #[tokio::test]
-async fn a_second_service_on_the_same_socket_is_refused_and_touches_nothing_of_the_firsts() {
+async fn a_second_service_on_the_same_socket_is_refused_and_leaves_the_first_intact() {
     let (installation, engine) = interposed(SMALL).await;
     let service = installation.start().await;
     let chat = service.new_chat();
@@ -225,8 +225,8 @@ async fn a_second_service_on_the_same_socket_is_refused_and_touches_nothing_of_t
 
     let second = service.sandboxd_output(&[]).await;
     assert_eq!(second.status.code(), Some(1));
-    let complaint = String::from_utf8_lossy(&second.stderr);
-    assert!(complaint.contains("journal.sqlite is in use by process"), "{complaint}");
+    let errors = String::from_utf8_lossy(&second.stderr);
+    assert!(errors.contains("journal.sqlite is in use by process"), "{errors}");
 
     assert_eq!(service.containers().await.only().await, container);
     engine.recover();
@@ -241,7 +241,7 @@ async fn starting_and_listing_take_the_same_few_calls_however_many_sandboxes_the
         engine.take_requests();
         let service = installation.start().await;
         service.list().await;
-        // Images are looked after in the background, at some time.
+        // The image builder's requests come at any time.
         let requests = engine.take_requests().into_iter();
         calls.push(requests.filter(|request| !request.contains(" /images/")).collect::<Vec<_>>());
         for _ in 0..2 {

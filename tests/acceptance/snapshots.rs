@@ -1,5 +1,4 @@
-//! What a sandbox has written outlives it: taken on request, at a delete and at its end, restored, and kept no longer than
-//! it should be.
+//! Tests of snapshots: on request, at a delete and at expiry; restored, and removed by their limits.
 
 use std::path::Path;
 
@@ -25,7 +24,7 @@ impl Daemon {
         answer.unwrap_or_else(|failure| panic!("no snapshot: {failure:?}"))
     }
 
-    /// Newest first.
+    /// Returns the snapshots of a chat, newest first.
     async fn snapshots(&self, chat: &CreateParams) -> Vec<Value> {
         let page = self.call("snapshot.list", json!({ "chat_id": chat.chat_id() })).await.expect("a list");
         page["snapshots"].as_array().expect("an array").clone()
@@ -55,8 +54,8 @@ fn restoring(chat: &CreateParams, snapshot: &Value) -> CreateParams {
     chat.with("snapshot_id", snapshot["snapshot_id"].clone())
 }
 
-/// What the engine itself answers, to the last byte.
-async fn asked_of_the_engine(path: &str) -> Vec<u8> {
+/// Returns the raw bytes of an engine response.
+async fn engine_response(path: &str) -> Vec<u8> {
     let mut engine = UnixStream::connect(real_engine().await).await.expect("it listens");
     engine.write_all(format!("GET {path} HTTP/1.0\r\nHost: engine\r\n\r\n").as_bytes()).await.expect("asked");
     let mut answer = Vec::new();
@@ -70,7 +69,7 @@ fn contains(bytes: &[u8], text: &str) -> bool {
 }
 
 #[tokio::test]
-async fn what_was_written_outside_the_mounts_is_restored() {
+async fn files_outside_the_mounts_are_restored() {
     let service = Daemon::start(OFFLINE).await;
     let chat = service.new_chat();
     let created = service.created(&chat).await;
@@ -87,7 +86,7 @@ async fn what_was_written_outside_the_mounts_is_restored() {
     assert_eq!(service.get(&chat).await.expect("it goes on")["status"], "running");
     service.shell(&chat, "echo later >/srv/work/file").await;
 
-    // The mounts are the chat's, and not part of it: what is in them is what is in them now.
+    // Mounts belong to the chat and not to the snapshot: a restore shows their current content.
     service.shell(&chat, "echo newer >/chat/file").await;
     service.delete(&chat).await.expect("deleted");
     let restored = service.created(&restoring(&chat, &first)).await;
@@ -97,13 +96,13 @@ async fn what_was_written_outside_the_mounts_is_restored() {
     let program = service.shell(&chat, "tr '\\0' ' ' </proc/1/cmdline").await;
     assert_eq!(program, "/.sandboxd/init sleep infinity ", "the image's own program, below one init");
 
-    // A snapshot of it has that one as its parent.
+    // A snapshot of the restored sandbox has the first snapshot as its parent.
     let second = service.snapshot(&chat).await;
     assert_eq!(second["parent"], first["snapshot_id"]);
     let listed: Vec<_> = service.snapshots(&chat).await.into_iter().map(|found| found["snapshot_id"].clone()).collect();
     assert_eq!(listed, [second["snapshot_id"].clone(), first["snapshot_id"].clone()], "newest first");
 
-    // Another chat can begin with it, too, and has mounts of its own.
+    // Another chat can restore the snapshot, and has mounts of its own.
     let other = service.new_chat();
     service.created(&restoring(&other, &second)).await;
     assert_eq!(service.shell(&other, "cat /srv/work/file; ls -A /chat").await, "kept\n");
@@ -126,7 +125,7 @@ async fn a_live_sandbox_is_reused_for_its_own_snapshot_alone() {
     assert_eq!((&reused["outcome"], &reused["session_id"]), (&json!("reused"), &restored["session_id"]));
     assert_eq!(service.created(&chat).await["outcome"], "reused");
 
-    // As long as a sandbox runs on it, it stays.
+    // A snapshot in use is not removed.
     let failure = service.delete_snapshot(&snapshot).await.expect_err("in use");
     assert_eq!((failure.data.kind.as_str(), failure.data.retryable), ("snapshot_in_use", true));
     service.delete(&chat).await.expect("deleted");
@@ -139,32 +138,34 @@ async fn a_live_sandbox_is_reused_for_its_own_snapshot_alone() {
 }
 
 #[tokio::test]
-async fn nothing_that_was_said_to_the_sandbox_alone_is_in_its_snapshot() {
+async fn a_snapshot_has_no_environment_secret_or_label_of_its_sandbox() {
     let service =
         Daemon::start("profiles.default = { network = 'none', env = { FROM_PROFILE = 'profile-t0ken' } }").await;
     let chat = service.new_chat().with("env", json!({ "FROM_REQUEST": "request-t0ken", "PATH": "/bin:/own-t0ken" }));
     let created = service.created(&chat).await;
     let snapshot = service.snapshot(&chat).await;
     let image = service.snapshot_image(&snapshot);
-    let inspected = asked_of_the_engine(&format!("/images/{image}/json")).await;
+    let inspected = engine_response(&format!("/images/{image}/json")).await;
     assert!(contains(&inspected, "PATH=/bin") && contains(&inspected, "sandboxd.snapshot.id"));
-    // All that there is of it, its layers included.
-    let saved = asked_of_the_engine(&format!("/images/{image}/get")).await;
+    // The saved image with all its layers.
+    let saved = engine_response(&format!("/images/{image}/get")).await;
     assert!(contains(&saved, "PATH=/bin"));
-    let history = asked_of_the_engine(&format!("/images/{image}/history")).await;
+    let history = engine_response(&format!("/images/{image}/history")).await;
     let session = created["session_id"].as_str().expect("a session");
     let secret = std::fs::read(service.path("state").join("sandboxes").join(session).join("secret")).expect("a secret");
     let secret: String = secret.iter().map(|byte| format!("{byte:02x}")).collect();
     for (name, bytes) in [("inspection", &inspected), ("archive", &saved), ("history", &history)] {
-        for told in ["t0ken", "FROM_REQUEST", "FROM_PROFILE", "SANDBOXD_INIT_SECRET", "sandboxd.managed", &secret] {
-            assert!(!contains(bytes, told), "{told} is in the {name}");
+        for secret_text in
+            ["t0ken", "FROM_REQUEST", "FROM_PROFILE", "SANDBOXD_INIT_SECRET", "sandboxd.managed", &secret]
+        {
+            assert!(!contains(bytes, secret_text), "{secret_text} is in the {name}");
         }
     }
-    // Nor is anything left of how it was made.
-    let images = asked_of_the_engine("/images/json?all=true").await;
+    // The intermediate image of the commit is removed as well.
+    let images = engine_response("/images/json?all=true").await;
     assert!(!contains(&images, &format!("\"sandboxd.snapshot.draft\":\"{}\"", service.name())));
 
-    // A container that somebody makes of it is not taken for a sandbox.
+    // A foreign container of the snapshot's image does not count as a sandbox.
     let containers = service.containers().await;
     let config = bollard::models::ContainerCreateBody { image: Some(image), ..Default::default() };
     let foreign = containers.docker.create_container(None::<bollard::query_parameters::CreateContainerOptions>, config);
@@ -172,7 +173,7 @@ async fn nothing_that_was_said_to_the_sandbox_alone_is_in_its_snapshot() {
     assert_eq!(containers.count().await, 1);
     containers.docker.remove_container(&foreign, None).await.expect("removed");
 
-    // What it restores has the environment of its own request.
+    // A restored sandbox has the environment of its own request.
     service.delete(&chat).await.expect("deleted");
     let again = service.new_chat().with("env", json!({ "FROM_REQUEST": "another" }));
     service.created(&restoring(&again, &snapshot)).await;
@@ -180,7 +181,7 @@ async fn nothing_that_was_said_to_the_sandbox_alone_is_in_its_snapshot() {
 }
 
 #[tokio::test]
-async fn a_paused_sandbox_is_kept_and_stays_paused() {
+async fn a_paused_sandbox_is_saved_and_stays_paused() {
     let service = Daemon::start(OFFLINE).await;
     let chat = service.new_chat();
     service.created(&chat).await;
@@ -194,7 +195,7 @@ async fn a_paused_sandbox_is_kept_and_stays_paused() {
 }
 
 #[tokio::test]
-async fn standing_still_for_a_snapshot_is_not_being_paused() {
+async fn a_pause_for_a_snapshot_is_not_reported_as_paused() {
     let service = Daemon::start(OFFLINE).await;
     let chat = service.new_chat();
     service.created(&chat).await;
@@ -208,7 +209,7 @@ async fn standing_still_for_a_snapshot_is_not_being_paused() {
 }
 
 #[tokio::test]
-async fn a_sandbox_that_is_deleted_with_a_snapshot_is_kept_by_it() {
+async fn a_delete_with_a_snapshot_saves_the_sandbox() {
     let settings = "profiles.default.network = 'none'\n\
                     profiles.keeping = { network = 'none', snapshot_on_delete = true }";
     let service = Daemon::start(settings).await;
@@ -223,7 +224,7 @@ async fn a_sandbox_that_is_deleted_with_a_snapshot_is_kept_by_it() {
     assert_eq!(service.shell(&chat, "cat /srv-file").await, "kept\n");
     assert_eq!(service.delete(&chat).await.expect("deleted")["snapshot_id"], Value::Null);
 
-    // Or as its profile says, unless its deleter knows better.
+    // The profile's setting applies unless the delete overrides it.
     let keeping = service.new_chat().with("profile", "keeping");
     service.created(&keeping).await;
     assert!(service.delete(&keeping).await.expect("deleted")["snapshot_id"].is_string());
@@ -234,7 +235,7 @@ async fn a_sandbox_that_is_deleted_with_a_snapshot_is_kept_by_it() {
 }
 
 #[tokio::test]
-async fn a_sandbox_at_its_end_is_kept_where_its_profile_says_so() {
+async fn an_expired_sandbox_is_saved_if_its_profile_says_so() {
     let service = Daemon::start(KEPT_AT_THE_END).await;
     let (old, idle) = (service.new_chat().with("ttl", 2), service.new_chat().with("idle_timeout", 1));
     for chat in [&old, &idle] {
@@ -250,7 +251,7 @@ async fn a_sandbox_at_its_end_is_kept_where_its_profile_says_so() {
 }
 
 #[tokio::test]
-async fn a_delete_whose_snapshot_fails_deletes_nothing() {
+async fn a_delete_whose_snapshot_fails_keeps_the_sandbox() {
     let (installation, engine) = interposed(OFFLINE).await;
     let service = installation.start().await;
     let chat = service.new_chat();
@@ -266,7 +267,7 @@ async fn a_delete_whose_snapshot_fails_deletes_nothing() {
         assert_eq!((&found["status"], &found["session_id"]), (&json!("running"), &created["session_id"]));
         assert_eq!(service.snapshots(&chat).await, Vec::<Value>::new());
         engine.recover();
-        let images = asked_of_the_engine("/images/json?all=true").await;
+        let images = engine_response("/images/json?all=true").await;
         assert!(!contains(&images, &format!("\"sandboxd.snapshot.draft\":\"{}\"", service.name())), "a draft is left");
     }
     let deleted = service.delete_keeping(&chat).await.expect("deleted");
@@ -274,7 +275,7 @@ async fn a_delete_whose_snapshot_fails_deletes_nothing() {
 }
 
 #[tokio::test]
-async fn a_sandbox_that_cannot_be_kept_at_its_end_stays_until_it_can() {
+async fn an_expired_sandbox_stays_until_its_snapshot_succeeds() {
     let (installation, engine) = interposed(KEPT_AT_THE_END).await;
     let service = installation.start().await;
     let chat = service.new_chat();
@@ -283,8 +284,8 @@ async fn a_sandbox_that_cannot_be_kept_at_its_end_stays_until_it_can() {
     eventually("it was tried", || async { service.log().contains("snapshot_failed").then_some(()) }).await;
     let found = service.get(&chat).await.expect("it stays");
     assert_eq!((&found["status"], &found["session_id"]), (&json!("running"), &created["session_id"]));
-    assert_eq!(service.refused(&chat).await.data.kind, "snapshot_failed", "nothing takes its place");
-    // Nor is it lost to a service that is killed meanwhile.
+    assert_eq!(service.refused(&chat).await.data.kind, "snapshot_failed", "no other sandbox replaces it");
+    // The sandbox also survives a kill of the service.
     let service = service.kill().await.start().await;
     assert_eq!(service.get(&chat).await.expect("it stays")["session_id"], created["session_id"]);
     engine.recover();
@@ -360,7 +361,7 @@ async fn sandboxctl_takes_lists_restores_and_deletes_snapshots() {
     let taken: Value = serde_json::from_str(&taken).expect("JSON");
     let snapshot = taken["snapshot_id"].as_str().expect("an id");
     let deleted = ctl(&["delete", id, "--snapshot"]).await;
-    assert!(deleted.contains("kept as snapshot"), "{deleted}");
+    assert!(deleted.contains("saved as snapshot"), "{deleted}");
     let listed = ctl(&["snapshots", "--chat", id]).await;
     assert!(listed.contains(snapshot) && listed.contains("by hand"), "{listed}");
     assert_eq!(listed.lines().count(), 3, "{listed}");

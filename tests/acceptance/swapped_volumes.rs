@@ -1,4 +1,4 @@
-//! A volume whose path means another directory from one moment to the next: no sandbox gets that other one.
+//! Tests of a volume whose path is swapped for another directory during a create: no sandbox gets the other directory.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::pool::can_be_bound;
 
 const CREATES: usize = 30;
 
-/// Exchanges two paths again and again, until it is dropped.
+/// Exchanges two paths repeatedly, until it is dropped.
 struct Swapping {
     stopped: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -41,7 +41,7 @@ impl Drop for Swapping {
     }
 }
 
-/// Creates sandboxes on a volume that is swapped for a link to a directory outside the roots meanwhile.
+/// Creates sandboxes on a volume that is meanwhile swapped for a link to a directory outside the roots.
 async fn only_the_volume_is_mounted(service: &Daemon, ready: impl AsyncFn()) {
     let (roots, outside) = (service.path("volumes"), service.path("outside"));
     std::fs::create_dir(&outside).expect("a directory");
@@ -56,7 +56,7 @@ async fn only_the_volume_is_mounted(service: &Daemon, ready: impl AsyncFn()) {
         let chat = service.new_chat().with("volume_host_path", volume.to_str().expect("UTF-8"));
         match service.create(&chat).await {
             Ok(sandbox) => {
-                assert_eq!(service.said(&chat, "cat /volume/marker").await, "inside", "{sandbox}");
+                assert_eq!(service.output_of(&chat, "cat /volume/marker").await, "inside", "{sandbox}");
                 service.delete(&chat).await.expect("deleted");
             }
             Err(failure) => assert_eq!(failure.data.details["field"], "volume_host_path", "{failure:?}"),
@@ -66,12 +66,12 @@ async fn only_the_volume_is_mounted(service: &Daemon, ready: impl AsyncFn()) {
     if volume.is_symlink() {
         renameat_with(CWD, &volume, CWD, roots.join("link"), RenameFlags::EXCHANGE).expect("exchanged");
     }
-    // All may have been refused by chance, and the path is the volume's again.
+    // By chance, all creates may have been refused. The path is the volume's again, so this create must succeed.
     ready().await;
     let chat = service.new_chat().with("volume_host_path", volume.to_str().expect("UTF-8"));
     let created = service.create(&chat).await;
     assert!(created.is_ok(), "{created:?} {:?}", std::fs::symlink_metadata(&volume));
-    assert_eq!(service.said(&chat, "cat /volume/marker").await, "inside");
+    assert_eq!(service.output_of(&chat, "cat /volume/marker").await, "inside");
     service.delete(&chat).await.expect("deleted");
 }
 
@@ -140,5 +140,5 @@ async fn a_volume_that_was_swapped_is_not_mounted_by_a_restart() {
         (sandbox["status"] == "running").then_some(())
     })
     .await;
-    assert_eq!(service.said(&chat, "cat /chat/seen").await, "insideinside");
+    assert_eq!(service.output_of(&chat, "cat /chat/seen").await, "insideinside");
 }

@@ -1,5 +1,5 @@
-//! Whole directories into and out of sandboxes, where it matters that they are ones: with an init and without, hostile
-//! archives, hostile sandboxes, and memory.
+//! Tests of copying directories with real containers: with an init and without, hostile archives, hostile guests, and
+//! memory.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::create_params::CreateParams;
 use crate::daemon::Daemon;
-use crate::inside::sandbox;
+use crate::guest::sandbox;
 
 const WAYS: [&str; 2] = [
     "profiles.default = { network = 'none', user = '1234:2345', read_only_root = true }",
@@ -92,7 +92,7 @@ async fn a_tree_comes_back_as_it_was_either_way() {
 }
 
 #[tokio::test]
-async fn a_tree_needs_nothing_of_the_image() {
+async fn a_tree_needs_no_program_of_the_image() {
     let settings = "profiles.default = { image = 'sandboxd-one-binary:test', network = 'none'@ }";
     for init in ["", ", init = false"] {
         let (service, chat) = sandbox(&settings.replace('@', init)).await;
@@ -104,7 +104,7 @@ async fn a_tree_needs_nothing_of_the_image() {
     }
 }
 
-/// In the order of the alphabet.
+/// Returns the entries' names, sorted.
 fn tar_names(archive: &[u8]) -> Vec<String> {
     let (mut reader, mut rest, mut names) = (sandbox_init::tar::Reader::default(), archive, Vec::new());
     while let Some(item) = reader.next(&mut rest).expect("an archive") {
@@ -126,13 +126,13 @@ async fn a_hostile_archive_does_not_leave_its_directory() {
     huge.resize(10_000, 0);
     let hostile = [
         (archive(&[entry("../out", Kind::File, 3)]), "../out: it would leave the directory"),
-        (archive(&[entry("/volume/out", Kind::File, 3)]), "/volume/out: an absolute name has no place in an archive"),
+        (archive(&[entry("/volume/out", Kind::File, 3)]), "/volume/out: the name of an entry must not be absolute"),
         (archive(&[entry("l", link("/volume"), 0), entry("l/out", Kind::File, 3)]), "l/out: "),
         (archive(&[entry("l", link(".."), 0), entry("l/d/out", Kind::File, 3)]), "l/d/out: "),
         (archive(&[entry("s", Kind::Same { name: "../f".into() }, 0)]), "s: it would leave the directory"),
         (cut, "f: the archive ends too early"),
         (huge, "huge: the archive ends too early"),
-        (vec![b'x'; 4096], "this is no tar archive, or a damaged one"),
+        (vec![b'x'; 4096], "not a tar archive, or a damaged one"),
     ];
     for settings in WAYS {
         let (service, chat) = sandbox(settings).await;
@@ -147,7 +147,7 @@ async fn a_hostile_archive_does_not_leave_its_directory() {
 }
 
 #[tokio::test]
-async fn a_sandbox_that_swaps_directories_for_links_harms_nobody() {
+async fn a_guest_that_swaps_directories_for_links_reads_no_host_file() {
     let (service, chat) = sandbox(WAYS[0]).await;
     let secret = service.path("secret");
     std::fs::create_dir(&secret).expect("made");
@@ -156,11 +156,11 @@ async fn a_sandbox_that_swaps_directories_for_links_harms_nobody() {
         "mkdir -p /volume/t/d; echo x > /volume/t/d/f; cd /volume/t; while :; do mv d e; ln -s {} d; rm d; mv e d; done",
         secret.display()
     );
-    service.inside(&chat, "sandbox.exec", json!({ "command": line, "detach": true })).await;
+    service.ask_guest(&chat, "sandbox.exec", json!({ "command": line, "detach": true })).await;
     for _ in 0..50 {
         let (archive, answer) = read(&service, &chat, "/volume/t").await;
         assert!(!archive.windows(10).any(|window| window == b"the-secret"));
-        // What vanishes while it is read may be missing, and nothing else happens.
+        // A file that is removed during the read may be missing; no other failure may occur.
         if let Err(failure) = answer {
             assert_eq!(failure.data.kind, "file_error", "{failure:?}");
         }
@@ -188,7 +188,7 @@ async fn a_large_tree_passes_through_little_memory() {
         let mut stream = client.stream("sandbox.read_tree", params).await.expect("sent");
         let mut received = 0;
         while let Some(part) = stream.next().await {
-            // Not decoded, which would take longer than all the rest.
+            // Decoding would take longer than the rest of the test.
             received += part.params.get().len() as u64 * 3 / 4;
         }
         assert_eq!(ended(stream).await.expect("read")["bytes"], files * SIZE);

@@ -1,4 +1,4 @@
-//! Two services on one engine: with two names they never meet, with one name there is only one.
+//! Tests of two services on one engine: with two names they never interfere, and one name admits only one service.
 
 use std::collections::HashMap;
 
@@ -17,18 +17,18 @@ const STEPS: usize = 30;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn services_with_two_names_never_touch_each_others_sandboxes() {
-    // The same chats in both: nothing but the name of the service tells their containers apart.
+    // Both services have the same chats: only the instance name distinguishes their containers.
     let chats: Vec<String> = (0..4).map(|_| uuid::Uuid::new_v4().to_string()).collect();
     let (one, other) = tokio::join!(Daemon::start(SMALL), Daemon::start(SMALL));
     let one = Customer::new(one, &chats, 1);
     let other = Customer::new(other, &chats, 2);
     let (one, other) = tokio::join!(one.use_it(true), other.use_it(false));
     for customer in [one, other] {
-        customer.has_exactly_what_was_promised().await;
+        customer.has_exactly_the_promised_sandboxes().await;
     }
 }
 
-/// Remembers what a service has promised, and holds it to that.
+/// A caller that records a service's promises and checks them.
 struct Customer {
     service: Daemon,
     chats: Vec<CreateParams>,
@@ -82,7 +82,7 @@ impl Customer {
         }
     }
 
-    /// Kills the service while it creates one and deletes another, and asks the next one for both again.
+    /// Kills the service during a create and a delete, and repeats both at the next one.
     async fn killed_in_the_middle(mut self) -> Self {
         let mut chats = self.chats.clone();
         chats.shuffle(&mut self.random);
@@ -94,12 +94,12 @@ impl Customer {
                     tokio::spawn(async move { client.call::<Value>(method, params).await })
                 },
             );
-        // Answered after what came before it on the same connection was taken up.
+        // This answer comes after the service has taken the earlier requests of the connection.
         call(&client, "system.info", json!({})).await.expect("an answer");
         let Customer { service, chats: all, mut promised, random } = self;
         let service = service.kill().await.start().await;
         for request in cut_off {
-            // Answered or not; the next answer tells.
+            // The request may have failed; the repeated request decides.
             let _ = request.await.expect("no panic");
         }
         let created = service.created(&chats[0]).await;
@@ -112,7 +112,7 @@ impl Customer {
         Customer { service, chats: all, promised, random }
     }
 
-    async fn has_exactly_what_was_promised(self) {
+    async fn has_exactly_the_promised_sandboxes(self) {
         let running = |sandbox: &Value| (sandbox["session_id"].clone(), sandbox["container_id"].clone());
         let listed = self.service.list().await;
         assert!(listed.iter().all(|sandbox| sandbox["status"] == "running"), "{listed:#?}");
@@ -141,14 +141,14 @@ async fn a_second_service_of_the_same_name_is_refused_wherever_it_keeps_its_stat
     let creating = first.creating(&half_made).await;
     eventually("it is half made", || async { (first.containers().await.count().await == 2).then_some(()) }).await;
 
-    // A state, a socket and chats of its own: nothing but the name and the engine are the same.
+    // The second service has its own state, socket and chats: only the name and the engine are shared.
     let second = Installation::new(&format!("instance.name = '{}'\n{GATED}", first.name()));
     let refused = second.sandboxd_output(&[]).await;
     assert_eq!(refused.status.code(), Some(1));
-    let complaint = String::from_utf8_lossy(&refused.stderr);
+    let errors = String::from_utf8_lossy(&refused.stderr);
     let expected = format!("another service runs as instance {} on ", first.name());
-    assert!(complaint.contains(&expected) && complaint.contains("set instance.name"), "{complaint}");
-    assert!(!second.socket().exists(), "nobody is let in");
+    assert!(errors.contains(&expected) && errors.contains("set a different instance.name"), "{errors}");
+    assert!(!second.socket().exists(), "no connections are accepted");
 
     open_gate(&half_made);
     assert_eq!(creating.await.expect("no panic").expect("created")["status"], "running");
@@ -156,7 +156,7 @@ async fn a_second_service_of_the_same_name_is_refused_wherever_it_keeps_its_stat
     assert_eq!((&again["outcome"], &again["session_id"]), (&json!("reused"), &sandbox["session_id"]));
     assert_eq!(first.containers().await.count().await, 2);
 
-    // The name is free as soon as nobody runs under it, also if whoever did was killed.
+    // The name is free as soon as no service runs under it, also after a kill.
     let _first = first.kill().await;
     let second = second.start().await;
     assert_eq!(second.get(&ready).await.expect("known by its labels")["session_id"], sandbox["session_id"]);

@@ -1,4 +1,4 @@
-//! The service under systemd: its units, the socket that outlives it, and what it says about itself.
+//! Tests of the service under systemd: its units, socket activation and notifications.
 
 mod activation;
 mod files;

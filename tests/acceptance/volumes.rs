@@ -1,4 +1,4 @@
-//! Which directories of the host a caller may have mounted.
+//! Tests of the host directories that a caller may mount.
 
 use std::path::Path;
 
@@ -42,7 +42,7 @@ async fn a_volume_outside_the_roots_is_refused_whichever_way_it_is_reached() {
 }
 
 #[tokio::test]
-async fn what_the_service_and_its_engine_use_themselves_is_never_a_volume() {
+async fn directories_of_the_service_and_its_engine_are_never_volumes() {
     let engine_socket = real_engine().await;
     let engine_directory = engine_socket.parent().expect("a directory").to_owned();
     let mut installation = Installation::new("");
@@ -67,7 +67,7 @@ async fn a_sandbox_without_a_volume_has_the_chats_directory_alone_and_stays_so_o
     let chat = service.new_chat().with("volume_host_path", Value::Null);
     let created = service.created(&chat).await;
     assert_eq!(created["volume_host_path"], Value::Null);
-    assert_eq!(service.said(&chat, "ls -d /volume /chat 2>/dev/null").await, "/chat\n");
+    assert_eq!(service.output_of(&chat, "ls -d /volume /chat 2>/dev/null").await, "/chat\n");
 
     let service = service.stop().await.start().await;
     let again = service.created(&chat).await;

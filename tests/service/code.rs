@@ -1,10 +1,7 @@
-//! Code inside a sandbox, over the real socket and with the real init.
+//! Tests of running code in a sandbox, over the real socket and with the real init.
 
-#[path = "support/in_process.rs"]
-mod support;
-
+use crate::support::{Caller, Service, chat, kind, request};
 use serde_json::{Value, json};
-use support::{Caller, Service, chat, kind, request};
 
 struct Chat {
     caller: Caller,
@@ -95,7 +92,7 @@ async fn languages_are_those_of_the_profile() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_run_names_the_field() {
+async fn an_invalid_request_names_the_field() {
     let mut chat = Chat::with_profile("other").await;
     for (params, field) in [
         (json!({}), "code"),
@@ -115,10 +112,10 @@ async fn what_cannot_be_run_names_the_field() {
 }
 
 #[tokio::test]
-async fn code_is_python_unless_it_says_otherwise() {
+async fn code_is_python_by_default() {
     let mut chat = Chat::new().await;
     let answer = chat.ask(json!({ "code": "print(6 * 7)" })).await;
-    // Not every machine has it; that it was looked for shows either way.
+    // Python may be missing on this machine; either answer shows that the service looked for it.
     match answer.get("result") {
         Some(ended) => assert_eq!(ended["stdout"]["text"], "42\n", "{answer}"),
         None => {

@@ -1,4 +1,4 @@
-//! The configuration from outside: files on disk and an environment.
+//! Tests of loading the configuration from files and from an environment.
 
 use std::ffi::OsString;
 use std::fs;

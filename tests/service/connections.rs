@@ -1,21 +1,18 @@
-//! What callers may cost, who they may be, and what happens when they or the service go away.
-
-#[path = "support/in_process.rs"]
-mod support;
+//! Tests of connections: limits per caller, roles, disconnects and shutdown.
 
 use std::collections::HashMap;
 use std::time::Duration;
 
+use crate::support::{Caller, INFO, PATIENCE, Service, chat, is_usable, kind, request};
 use rustix::process::{Gid, Resource, Rlimit, Uid};
 use sandboxd::server::Limits;
 use sandboxd::server::access::Allowed;
 use sandboxd_actors::ports::engine::Operation;
 use serde_json::{Value, json};
-use support::{Caller, INFO, PATIENCE, Service, chat, is_usable, kind, request};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 
-// ---- requests under way ----
+// ---- requests in flight ----
 
 #[tokio::test]
 async fn a_slow_request_holds_up_no_other() {
@@ -61,7 +58,7 @@ async fn a_caller_that_stops_writing_still_gets_its_answers() {
 }
 
 #[tokio::test]
-async fn at_the_limit_of_requests_under_way_the_rest_waits_its_turn() {
+async fn requests_beyond_the_limit_in_flight_wait() {
     let service = Service::with_limits(Limits { max_in_flight: 2, ..Limits::default() }).await;
     let mut caller = service.connect().await;
     let gates = [(); 2].map(|()| service.engine.hold_next(Operation::Create));
@@ -86,23 +83,23 @@ async fn a_caller_that_never_reads_is_slowed_down_and_then_cut_off() {
     let limits =
         Limits { max_output: 64 << 10, write_stall: Duration::from_millis(300), max_in_flight: 8, ..Limits::default() };
     let service = Service::with_limits(limits).await;
-    let mut deaf = service.connect().await;
+    let mut unread = service.connect().await;
     let line = request(1, "system.info", &json!({}));
     let flood = async {
         let mut sent = 0u64;
-        while deaf.sink.write_all(line.as_bytes()).await.is_ok() {
+        while unread.sink.write_all(line.as_bytes()).await.is_ok() {
             sent += 1;
         }
         sent
     };
     let sent = tokio::time::timeout(PATIENCE, flood).await.expect("cut off");
-    // What the kernel and the service hold for it, and no more.
+    // The caller can fill the kernel's and the service's buffers, and no more.
     assert!(sent < 20_000, "{sent}");
     is_usable(&mut service.connect().await).await;
 }
 
 #[tokio::test]
-async fn a_flood_that_outruns_its_reader_loses_nothing() {
+async fn a_flood_that_outruns_its_reader_loses_no_answer() {
     let service = Service::with_limits(Limits { max_output: 16 << 10, ..Limits::default() }).await;
     let Caller { source, mut sink } = service.connect().await;
     let sending = tokio::spawn(async move {
@@ -120,9 +117,10 @@ async fn a_flood_that_outruns_its_reader_loses_nothing() {
     assert!(seen.len() == 5_000 && seen.values().all(|times| *times == 1));
 }
 
-// ---- who calls ----
+// ---- roles ----
 
-/// Credentials belong to a thread, and the kernel notes those of the one that connects.
+/// Connects with the credentials of another user. Credentials belong to a thread; the kernel records those of the
+/// connecting one.
 fn connect_as(service: &Service, uid: u32, gid: u32) -> Caller {
     let socket = service.socket.clone();
     let connecting = std::thread::spawn(move || {
@@ -137,23 +135,23 @@ fn connect_as(service: &Service, uid: u32, gid: u32) -> Caller {
 }
 
 #[tokio::test]
-async fn roles_follow_from_who_connected() {
+async fn roles_follow_the_peer_credentials() {
     if !rustix::process::geteuid().is_root() {
-        eprintln!("not root, so nobody else can be impersonated: nothing to show here");
+        eprintln!("skipped: only root can impersonate another user");
         return;
     }
-    let (full, read_only, nobody) = (4_242, 4_243, 4_244);
+    let (full, read_only, unlisted) = (4_242, 4_243, 4_244);
     let allowed =
         Allowed { users: vec![full.to_string()], groups: vec![], read_only_groups: vec![read_only.to_string()] };
     let service = Service::with(Limits::default(), &allowed).await;
     let chat = chat();
 
-    let mut caller = connect_as(&service, nobody, nobody);
+    let mut caller = connect_as(&service, unlisted, unlisted);
     let refused = caller.answer().await;
     assert_eq!((kind(&refused), &refused["id"]), ("unauthorized", &Value::Null));
     assert_eq!(caller.next().await, None);
 
-    let mut caller = connect_as(&service, nobody, read_only);
+    let mut caller = connect_as(&service, unlisted, read_only);
     let by_chat = json!({ "chat_id": chat });
     for line in [service.create(1, &chat), request(1, "sandbox.delete", &by_chat)] {
         assert_eq!(kind(&caller.ask(line).await), "unauthorized");
@@ -164,20 +162,20 @@ async fn roles_follow_from_who_connected() {
     }
     assert_eq!(service.engine.calls(Operation::Create), 0);
 
-    let mut caller = connect_as(&service, full, nobody);
+    let mut caller = connect_as(&service, full, unlisted);
     assert_eq!(caller.ask(service.create(1, &chat)).await["result"]["outcome"], "created");
 }
 
 // ---- connections ----
 
-/// Both ends of every connection are in this process.
+/// Raises the limit of open files: both ends of every connection are in this process.
 fn allow_many_files() {
     let limit = rustix::process::getrlimit(Resource::Nofile);
     rustix::process::setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).expect("raised");
 }
 
 #[tokio::test]
-async fn a_thousand_connections_are_served_and_the_next_is_told_why_not() {
+async fn a_thousand_connections_are_served_and_the_next_is_refused_with_a_reason() {
     allow_many_files();
     let service = Service::with_limits(Limits { max_connections: 1_000, ..Limits::default() }).await;
     let mut callers = Vec::new();
@@ -206,7 +204,7 @@ async fn a_thousand_connections_are_served_and_the_next_is_told_why_not() {
     is_usable(&mut next).await;
 }
 
-// ---- the end ----
+// ---- shutdown ----
 
 #[tokio::test]
 async fn at_shutdown_requests_under_way_are_answered_and_new_ones_refused() {

@@ -1,18 +1,15 @@
-//! How long a sandbox is kept, as callers see it: renewals, ends, leases, lists of those that are there, and what a
-//! reconciliation would do.
-
-#[path = "support/in_process.rs"]
-mod support;
+//! Tests of the lifetime of a sandbox as callers see it: renewals, expiry, leases, lists, and the dry run of a
+//! reconciliation.
 
 use std::time::Duration;
 
+use crate::support::{Caller, MAX_LEASE, MAX_LEASES, PATIENCE, Service, chat, kind, request};
 use chrono::{DateTime, Utc};
 use sandboxd_actors::domain::ids::ContainerId;
 use sandboxd_actors::domain::labels;
 use sandboxd_actors::journal::memory::Fault;
 use sandboxd_actors::ports::engine::{Observed, Operation};
 use serde_json::{Value, json};
-use support::{Caller, MAX_LEASE, MAX_LEASES, PATIENCE, Service, chat, kind, request};
 
 async fn create(service: &Service, caller: &mut Caller, chat: &str) {
     let answer = caller.ask(service.create(1, chat)).await;
@@ -34,7 +31,7 @@ async fn lease(caller: &mut Caller, chat: &str, seconds: u64, durable: bool) -> 
     answer["result"].clone()
 }
 
-/// Asks until the answer is as it should be.
+/// Polls the sandbox until `wanted` holds.
 async fn until(caller: &mut Caller, chat: &str, wanted: impl Fn(&Value) -> bool) -> Value {
     let asking = async {
         loop {
@@ -72,7 +69,7 @@ async fn a_renewal_is_on_disk_when_it_is_answered_and_never_brings_the_end_close
 }
 
 #[tokio::test]
-async fn a_renewal_that_cannot_be_written_down_is_refused_and_undone() {
+async fn a_renewal_that_cannot_be_committed_is_refused_and_undone() {
     let service = Service::start().await;
     let mut caller = service.connect().await;
     let chat = chat();
@@ -86,7 +83,7 @@ async fn a_renewal_that_cannot_be_written_down_is_refused_and_undone() {
 }
 
 #[tokio::test]
-async fn what_is_not_there_cannot_be_kept() {
+async fn a_missing_sandbox_cannot_be_renewed_or_leased() {
     let service = Service::start().await;
     let mut caller = service.connect().await;
     for (method, params) in [
@@ -114,14 +111,14 @@ async fn a_touch_counts_as_use_and_a_look_does_not() {
     assert!(time(&touched["result"]["last_activity_at"]) > used, "{touched}");
 }
 
-// ---- ends ----
+// ---- expiry ----
 
 #[tokio::test]
-async fn of_a_sandbox_that_expired_every_request_says_when_and_by_which_limit() {
+async fn every_request_for_an_expired_sandbox_reports_when_and_by_which_limit() {
     let service = Service::start().await;
     let mut caller = service.connect().await;
     let answer_of = |limit: &'static str| (chat(), json!({ limit: 1 }));
-    for ((chat, limits), reason, told) in
+    for ((chat, limits), reason, limit) in
         [(answer_of("ttl"), "expired", "(ttl 1s)"), (answer_of("idle_timeout"), "idle", "(idle for 1s)")]
     {
         let mut params = json!({ "chat_id": chat, "agent_id": "a" });
@@ -141,7 +138,7 @@ async fn of_a_sandbox_that_expired_every_request_says_when_and_by_which_limit() 
             let error = call(&mut caller, method, params).await["error"].clone();
             assert_eq!(error["data"]["kind"], "sandbox_not_found", "{method}: {error}");
             let message = error["message"].as_str().expect("a message");
-            assert!(message.contains("it expired ") && message.ends_with(told), "{method}: {message}");
+            assert!(message.contains("it expired ") && message.ends_with(limit), "{method}: {message}");
             let details = &error["data"]["details"];
             assert_eq!((&details["reason"], &details["session_id"]), (&json!(reason), &created["session_id"]));
             assert!(time(&details["ended_at"]) >= time(&created["created_at"]), "{details}");
@@ -150,23 +147,23 @@ async fn of_a_sandbox_that_expired_every_request_says_when_and_by_which_limit() 
 }
 
 #[tokio::test]
-async fn of_a_sandbox_that_was_deleted_it_is_told_and_of_a_chat_without_one_only_that() {
+async fn a_deleted_sandbox_is_reported_as_deleted_and_a_chat_without_one_as_such() {
     let service = Service::start().await;
     let mut caller = service.connect().await;
-    let (chat, stranger) = (chat(), chat());
+    let (chat, without_sandbox) = (chat(), chat());
     create(&service, &mut caller, &chat).await;
     call(&mut caller, "sandbox.delete", json!({ "chat_id": chat })).await;
     let error = get(&mut caller, &chat).await["error"].clone();
     assert!(error["message"].as_str().is_some_and(|text| text.contains("it was deleted 0 s ago")), "{error}");
     assert_eq!(error["data"]["details"]["reason"], "requested", "{error}");
-    let never = get(&mut caller, &stranger).await["error"].clone();
-    assert_eq!(never["message"], format!("chat {stranger} has no sandbox"));
-    assert_eq!(never["data"]["details"], json!({ "chat_id": stranger }));
+    let never = get(&mut caller, &without_sandbox).await["error"].clone();
+    assert_eq!(never["message"], format!("chat {without_sandbox} has no sandbox"));
+    assert_eq!(never["data"]["details"], json!({ "chat_id": without_sandbox }));
 }
 
 // ---- lists ----
 
-/// The chats of all pages of so many, and how many pages there were.
+/// Returns the chats on all pages of size `limit`, and the number of pages.
 async fn listed(caller: &mut Caller, limit: usize, filter: Value) -> (Vec<String>, usize) {
     let (mut chats, mut pages, mut after) = (Vec::new(), 0, Value::Null);
     loop {
@@ -183,7 +180,7 @@ async fn listed(caller: &mut Caller, limit: usize, filter: Value) -> (Vec<String
 }
 
 #[tokio::test]
-async fn a_list_shows_what_fits_all_its_filters_whatever_the_pages() {
+async fn a_list_matches_all_its_filters_at_every_page_size() {
     let service = Service::start().await;
     let mut caller = service.connect().await;
     let workspaces = [uuid::Uuid::new_v4().to_string(), uuid::Uuid::new_v4().to_string()];
@@ -289,7 +286,7 @@ async fn a_lease_ends_with_a_connection_that_breaks() {
     create(&service, &mut caller, &chat).await;
     let mut holder = service.connect().await;
     lease(&mut holder, &chat, 500, false).await;
-    // Gone with answers unread and a line half written.
+    // The connection breaks with unread answers and a half-written line.
     holder.send(request(3, "system.info", &json!({}))).await;
     holder.send("{\"jsonrpc\":").await;
     drop(holder);
@@ -327,7 +324,7 @@ async fn a_sandbox_has_only_so_many_leases() {
 
 // ---- reconciliation ----
 
-/// Puts a copy of the only container there, for another chat and with some labels changed.
+/// Adds a copy of the only container, for another chat and with some labels changed.
 fn place_copy(service: &Service, id: &str, changes: &[(&str, &str)]) {
     let (mut observed, spec) = (service.engine.containers().remove(0), service.engine.specs().remove(0));
     let chat = chat();
@@ -340,34 +337,35 @@ fn place_copy(service: &Service, id: &str, changes: &[(&str, &str)]) {
 }
 
 #[tokio::test]
-async fn a_dry_run_tells_each_action_with_its_reason_and_changes_nothing() {
+async fn a_dry_run_lists_each_action_with_its_reason_and_performs_none() {
     let service = Service::start().await;
     let mut caller = service.connect().await;
     create(&service, &mut caller, &chat()).await;
-    place_copy(&service, "stray", &[("sandboxd.created-at", "2020-01-01T00:00:00Z")]);
+    place_copy(&service, "unacknowledged", &[("sandboxd.created-at", "2020-01-01T00:00:00Z")]);
     place_copy(&service, "young", &[]);
     place_copy(&service, "newer", &[(labels::SCHEMA, "99")]);
 
     let planned = call(&mut caller, "system.reconcile", json!({ "dry_run": true })).await["result"].clone();
     assert_eq!((&planned["dry_run"], &planned["containers"]), (&json!(true), &json!(4)), "{planned}");
     let actions = planned["actions"].as_array().expect("an array");
-    let told: std::collections::BTreeMap<_, _> = actions
+    let planned_actions: std::collections::BTreeMap<_, _> = actions
         .iter()
         .map(|action| (action["container_id"].as_str().expect("an id"), (&action["action"], &action["because"])))
         .collect();
     let left = (&json!("leave"), &json!("left_alone"));
-    let expected = [("stray", (&json!("adopt"), &json!("never_acknowledged"))), ("young", left), ("newer", left)];
-    assert_eq!(told, expected.into(), "{planned}");
-    let stray = actions.iter().find(|action| action["container_id"] == "stray").expect("told");
-    assert!(stray["status"] == "deleting" && stray["chat_id"].is_string(), "{stray}");
-    let newer = actions.iter().find(|action| action["container_id"] == "newer").expect("told");
+    let expected =
+        [("unacknowledged", (&json!("adopt"), &json!("never_acknowledged"))), ("young", left), ("newer", left)];
+    assert_eq!(planned_actions, expected.into(), "{planned}");
+    let unacknowledged = actions.iter().find(|action| action["container_id"] == "unacknowledged").expect("listed");
+    assert!(unacknowledged["status"] == "deleting" && unacknowledged["chat_id"].is_string(), "{unacknowledged}");
+    let newer = actions.iter().find(|action| action["container_id"] == "newer").expect("listed");
     assert!(newer["message"].as_str().is_some_and(|why| why.contains("schema")), "{newer}");
     assert_eq!((service.engine.containers().len(), service.engine.calls(Operation::Remove)), (4, 0));
 
     let done = call(&mut caller, "system.reconcile", json!({})).await["result"].clone();
     assert_eq!((&done["dry_run"], &done["actions"]), (&json!(false), &planned["actions"]));
     let removed = service.engine.until(|engine| engine.containers().len() == 3);
-    tokio::time::timeout(PATIENCE, removed).await.expect("the stray is removed");
+    tokio::time::timeout(PATIENCE, removed).await.expect("the unacknowledged container is removed");
     let again = call(&mut caller, "system.reconcile", json!({ "dry_run": true })).await["result"].clone();
     assert!(
         again["actions"].as_array().is_some_and(|actions| actions.iter().all(|a| a["action"] == "leave")),
@@ -376,7 +374,7 @@ async fn a_dry_run_tells_each_action_with_its_reason_and_changes_nothing() {
 }
 
 #[tokio::test]
-async fn without_an_engine_nothing_is_reconciled() {
+async fn a_reconciliation_without_an_engine_fails() {
     let service = Service::start().await;
     service.engine.fail_always(Operation::List, sandboxd_actors::ports::engine::fake::Fault::unreachable());
     let mut caller = service.connect().await;

@@ -1,20 +1,17 @@
-//! Watching events: from a cursor on, without loss, without repetition, and at nobody else's cost.
+//! Tests of watching events: from a cursor on, without loss or repetition, and without cost to other callers.
 
-#[path = "support/in_process.rs"]
-mod support;
-
+use crate::support::{Caller, PATIENCE, Service, chat, is_usable, kind, request};
 use sandboxd::server::Limits;
 use sandboxd_actors::domain::ids::{ChatId, SessionId};
 use sandboxd_actors::domain::sandbox::{Reason, Status};
 use sandboxd_actors::journal::{Change, Draft};
 use sandboxd_actors::ports::clock::{Clock, SystemClock};
 use serde_json::{Value, json};
-use support::{Caller, PATIENCE, Service, chat, is_usable, kind, request};
 use tokio::io::AsyncWriteExt;
 
 const WATCH: u64 = 7;
 
-/// A watcher, and the event after which it begins.
+/// Returns a watcher and the number of the event after which it begins.
 async fn watch(service: &Service, params: Value) -> (Caller, u64) {
     let mut watcher = service.connect().await;
     let begun = watcher.ask(request(WATCH, "events.watch", &params)).await;
@@ -39,8 +36,8 @@ fn sequence(event: &Value) -> u64 {
     event["sequence"].as_u64().expect("a number")
 }
 
-/// So many events, each on disk when this returns.
-async fn happen(service: &Service, chat: ChatId, count: u64) {
+/// Appends `count` events. All are on disk when this returns.
+async fn append_events(service: &Service, chat: ChatId, count: u64) {
     let change = Change {
         at: SystemClock.now(),
         chat,
@@ -66,7 +63,7 @@ fn some_chat() -> ChatId {
 }
 
 #[tokio::test]
-async fn a_watch_sees_what_its_connection_asks_for_after_it() {
+async fn a_watch_sees_later_changes_of_its_own_connection() {
     let service = Service::start().await;
     let (chat, other) = (chat(), chat());
     let mut caller = service.connect().await;
@@ -88,13 +85,13 @@ async fn a_watch_sees_what_its_connection_asks_for_after_it() {
 }
 
 #[tokio::test]
-async fn from_a_cursor_on_nothing_is_lost_or_repeated_while_events_keep_coming() {
+async fn from_a_cursor_on_no_event_is_lost_or_repeated() {
     let service = Service::start().await;
     let chat = some_chat();
-    happen(&service, chat, 700).await;
-    let happening = async {
+    append_events(&service, chat, 700).await;
+    let appending = async {
         for _ in 0..100 {
-            happen(&service, chat, 20).await;
+            append_events(&service, chat, 20).await;
         }
     };
     let watching = async {
@@ -105,7 +102,7 @@ async fn from_a_cursor_on_nothing_is_lost_or_repeated_while_events_keep_coming()
         }
         watcher
     };
-    let ((), mut watcher) = tokio::join!(happening, watching);
+    let ((), mut watcher) = tokio::join!(appending, watching);
     assert!(watcher.is_silent());
     watcher.sink.shutdown().await.expect("half closed");
     let end = watcher.answer().await;
@@ -114,32 +111,32 @@ async fn from_a_cursor_on_nothing_is_lost_or_repeated_while_events_keep_coming()
 }
 
 #[tokio::test]
-async fn a_cursor_of_zero_asks_for_all_that_is_kept() {
+async fn a_cursor_of_zero_yields_all_kept_events() {
     let service = Service::start().await;
     service.journal.keep_events(10);
-    happen(&service, some_chat(), 30).await;
+    append_events(&service, some_chat(), 30).await;
     let (mut watcher, begun) = watch(&service, json!({ "after": 0 })).await;
     assert_eq!(begun, 20);
     assert_eq!(sequence(&event(&mut watcher).await), 21);
 }
 
 #[tokio::test]
-async fn what_is_pruned_or_of_another_journal_is_announced_as_a_gap() {
+async fn pruned_events_and_another_journal_are_announced_as_a_gap() {
     let service = Service::start().await;
     service.journal.keep_events(10);
-    happen(&service, some_chat(), 30).await;
+    append_events(&service, some_chat(), 30).await;
     let (mut late, _) = watch(&service, json!({ "after": 5 })).await;
     assert_eq!(gap(&mut late).await, (5, 21));
     assert_eq!(sequence(&event(&mut late).await), 21);
-    let (mut stranger, _) = watch(&service, json!({ "after": 1000 })).await;
-    assert_eq!(gap(&mut stranger).await, (1000, 21));
-    assert_eq!(sequence(&event(&mut stranger).await), 21);
+    let (mut foreign_watcher, _) = watch(&service, json!({ "after": 1000 })).await;
+    assert_eq!(gap(&mut foreign_watcher).await, (1000, 21));
+    assert_eq!(sequence(&event(&mut foreign_watcher).await), 21);
     let (mut current, _) = watch(&service, json!({ "after": 30 })).await;
-    happen(&service, some_chat(), 1).await;
+    append_events(&service, some_chat(), 1).await;
     assert_eq!(sequence(&event(&mut current).await), 31);
 }
 
-/// More than sockets and buffers hold for one watcher.
+/// More events than sockets and buffers hold for one watcher.
 const MANY: u64 = 6000;
 
 fn patient() -> Limits {
@@ -147,7 +144,7 @@ fn patient() -> Limits {
 }
 
 #[tokio::test]
-async fn a_slow_watcher_stalls_nobody_and_misses_nothing() {
+async fn a_slow_watcher_stalls_no_other_and_misses_no_event() {
     let service = Service::with_limits(patient()).await;
     let (mut slow, begun) = watch(&service, json!({})).await;
     let (mut quick, _) = watch(&service, json!({})).await;
@@ -156,7 +153,7 @@ async fn a_slow_watcher_stalls_nobody_and_misses_nothing() {
             assert_eq!(sequence(&event(&mut quick).await), expected);
         }
     };
-    tokio::join!(happen(&service, some_chat(), MANY), reading);
+    tokio::join!(append_events(&service, some_chat(), MANY), reading);
     is_usable(&mut service.connect().await).await;
     for expected in begun + 1..=begun + MANY {
         assert_eq!(sequence(&event(&mut slow).await), expected);
@@ -164,11 +161,11 @@ async fn a_slow_watcher_stalls_nobody_and_misses_nothing() {
 }
 
 #[tokio::test]
-async fn a_watcher_too_slow_for_what_is_kept_is_told_of_the_gap() {
+async fn a_watcher_that_falls_behind_the_kept_events_gets_a_gap() {
     let service = Service::with_limits(patient()).await;
     service.journal.keep_events(100);
     let (mut slow, begun) = watch(&service, json!({})).await;
-    happen(&service, some_chat(), MANY).await;
+    append_events(&service, some_chat(), MANY).await;
     let mut last = begun;
     let (mut gaps, mut seen) = (0, 0);
     while last < begun + MANY {
@@ -190,7 +187,7 @@ async fn a_watcher_too_slow_for_what_is_kept_is_told_of_the_gap() {
 #[tokio::test]
 async fn a_shutdown_ends_a_watch_with_its_cursor() {
     let service = Service::start().await;
-    happen(&service, some_chat(), 3).await;
+    append_events(&service, some_chat(), 3).await;
     let (mut watcher, _) = watch(&service, json!({ "after": 2 })).await;
     assert_eq!(sequence(&event(&mut watcher).await), 3);
     service.shutdown.cancel();

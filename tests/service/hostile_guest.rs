@@ -1,13 +1,11 @@
-//! What becomes of a sandbox in which somebody knows init's secret and plays init: it fools its own chat, and no more.
-
-#[path = "support/in_process.rs"]
-mod support;
+//! Tests of a hostile guest that knows init's secret and plays init: it can deceive its own chat, and no other.
 
 use std::io::{IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 
+use crate::support::{Service, chat, kind, request};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use rustix::process::{Pid, Signal, kill_process};
 use sandbox_init::codec::Bytes;
@@ -16,11 +14,10 @@ use sandbox_init::wire::{
     put_message,
 };
 use serde_json::{Value, json};
-use support::{Service, chat, kind, request};
 
-const NONSENSE: &str = "the sandbox's init said something that makes no sense";
+const INVALID_RESPONSE: &str = "the sandbox's init sent an invalid response";
 
-/// One sandbox whose init is replaced by an impostor, which answers every request with these bytes.
+/// A sandbox whose init is replaced by an impostor. The impostor answers every request with the same bytes.
 struct Impostor {
     service: Service,
     chat: String,
@@ -46,12 +43,12 @@ impl Impostor {
         put_message(&mut hello, Kind::Hello, &Hello { version: VERSION, secret });
         link.write_all(&hello).expect("sent");
         std::thread::spawn(move || {
-            while let Some(mut conversation) = handed_over(&link) {
+            while let Some(mut stream) = receive_stream(&link) {
                 let mut start = [0; HEADER];
-                conversation.read_exact(&mut start).expect("a request");
+                stream.read_exact(&mut start).expect("a request");
                 let (_, length) = header(start).expect("a frame");
-                conversation.read_exact(&mut vec![0; length]).expect("a request");
-                answer(&mut conversation);
+                stream.read_exact(&mut vec![0; length]).expect("a request");
+                answer(&mut stream);
             }
         });
         Self { service, chat }
@@ -63,7 +60,7 @@ impl Impostor {
     }
 }
 
-fn handed_over(link: &UnixStream) -> Option<UnixStream> {
+fn receive_stream(link: &UnixStream) -> Option<UnixStream> {
     let mut byte = [0];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut attached = RecvAncillaryBuffer::new(&mut space);
@@ -81,26 +78,26 @@ fn facts() -> Facts {
 
 #[tokio::test]
 async fn a_file_without_end_is_not_kept() {
-    let impostor = Impostor::answering(|conversation| {
+    let impostor = Impostor::answering(|stream| {
         let mut frames = Vec::new();
         put_message(&mut frames, Kind::Event, &Event::Facts { facts: facts() });
-        let _ = conversation.write_all(&frames);
+        let _ = stream.write_all(&frames);
         let mut frame = Vec::new();
         put_data(&mut frame, Kind::Data, &vec![b'x'; MAX_PAYLOAD]);
-        while conversation.write_all(&frame).is_ok() {}
+        while stream.write_all(&frame).is_ok() {}
     })
     .await;
     let answer = impostor.ask("sandbox.read_file", json!({ "path": "/f" })).await;
-    assert_eq!(answer["error"]["message"], NONSENSE);
+    assert_eq!(answer["error"]["message"], INVALID_RESPONSE);
 }
 
 #[tokio::test]
 async fn a_directory_of_endless_names_is_cut() {
-    let impostor = Impostor::answering(|conversation| {
+    let impostor = Impostor::answering(|stream| {
         let entry = Entry { name: Bytes(vec![b'x'; MAX_PAYLOAD / 2]), facts: facts() };
         let mut frame = Vec::new();
         put_message(&mut frame, Kind::Event, &Event::Entries { entries: vec![entry] });
-        while conversation.write_all(&frame).is_ok() {}
+        while stream.write_all(&frame).is_ok() {}
     })
     .await;
     let answer = impostor.ask("sandbox.list_files", json!({ "path": "/d" })).await;
@@ -109,12 +106,12 @@ async fn a_directory_of_endless_names_is_cut() {
 }
 
 #[tokio::test]
-async fn nonsense_ends_the_conversation_and_nothing_else() {
+async fn an_invalid_response_ends_only_its_guest_stream() {
     for invalid_response in
         [vec![0xff; 64], vec![Kind::Event as u8, 0xff, 0xff, 0xff, 0xff], vec![Kind::Event as u8, 1, 0, 0, 0, 99]]
     {
-        let impostor = Impostor::answering(move |conversation| {
-            let _ = conversation.write_all(&invalid_response);
+        let impostor = Impostor::answering(move |stream| {
+            let _ = stream.write_all(&invalid_response);
         })
         .await;
         for (method, params) in [
@@ -125,7 +122,7 @@ async fn nonsense_ends_the_conversation_and_nothing_else() {
         ] {
             let answer = impostor.ask(method, params).await;
             assert_eq!(kind(&answer), "guest_unreachable", "{method}");
-            assert_eq!(answer["error"]["message"], NONSENSE, "{method}");
+            assert_eq!(answer["error"]["message"], INVALID_RESPONSE, "{method}");
         }
         let mut caller = impostor.service.connect().await;
         let other = chat();

@@ -1,6 +1,6 @@
-//! The journal from outside: what is left of it when its process is killed, and when its disk is full.
+//! Tests of the journal when its process is killed and when its disk is full.
 //!
-//! The process that is killed, or whose disk is full, is this test program itself, started again for one test.
+//! The killed process is this test program, started again for a single test.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -16,7 +16,7 @@ use sandboxd_actors::domain::sandbox::{Reason, Sandbox, Status};
 use sandboxd_actors::journal::{Change, Contents, Draft, Journal, JournalError, JournalHandle};
 use sandboxd_actors::ports::clock::{Clock, SystemClock};
 
-/// Tells the second process where to work.
+/// The environment variable that gives the child process its directory.
 const CHILD: &str = "SANDBOXD_TEST_JOURNAL_DIRECTORY";
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -33,7 +33,7 @@ async fn start(directory: &Path) -> (JournalHandle, Contents) {
     JournalHandle::start(open(directory), PATIENCE, None).await.unwrap()
 }
 
-/// A sandbox and the event that tells of it.
+/// Returns a sandbox record and its creation event.
 fn creation() -> (ChatId, Vec<Draft>) {
     let (chat, session) = (ChatId::new(uuid::Uuid::new_v4()), SessionId::random());
     let now = SystemClock.now();
@@ -75,7 +75,7 @@ fn creation() -> (ChatId, Vec<Draft>) {
     (chat, vec![Draft::Save(Box::new(sandbox)), Draft::Event(Box::new(change))])
 }
 
-/// The chats that have a sandbox and those that have an event; the journal is whole if they are the same.
+/// Returns the chats that have a record and the chats that have an event. In a consistent journal, both are equal.
 fn chats(journal: &mut impl Journal) -> (BTreeSet<ChatId>, BTreeSet<ChatId>) {
     let sandboxes = journal.load().unwrap().sandboxes.iter().map(|sandbox| sandbox.chat).collect();
     let page = journal.events(0, None, usize::MAX).unwrap();
@@ -84,8 +84,8 @@ fn chats(journal: &mut impl Journal) -> (BTreeSet<ChatId>, BTreeSet<ChatId>) {
     (sandboxes, page.events.iter().map(|event| event.change.chat).collect())
 }
 
-/// This program again, for one test, through `wrapper` if there is one.
-fn again(wrapper: &[&str], test: &str, directory: &Path) -> Command {
+/// Returns a command that starts this program again for one test, through `wrapper` unless it is empty.
+fn child_command(wrapper: &[&str], test: &str, directory: &Path) -> Command {
     let program = std::env::current_exe().unwrap();
     let mut command = match wrapper {
         [] => Command::new(program),
@@ -95,7 +95,7 @@ fn again(wrapper: &[&str], test: &str, directory: &Path) -> Command {
             command
         }
     };
-    command.args(["--exact", test, "--nocapture"]).env(CHILD, directory);
+    command.args(["--exact", &format!("journal::{test}"), "--nocapture"]).env(CHILD, directory);
     command
 }
 
@@ -103,15 +103,15 @@ fn child_directory() -> Option<PathBuf> {
     std::env::var_os(CHILD).map(PathBuf::from)
 }
 
-/// As docs/protocol.md says of `events.watch`.
+/// As docs/protocol.md says about `events.watch`.
 #[tokio::test]
 async fn events_are_numbered_from_the_time_at_which_their_journal_was_made() {
     let directory = tempfile::tempdir().unwrap();
     let before = SystemClock.now().timestamp_millis().unsigned_abs();
     let (journal, _) = start(directory.path()).await;
     let made = before..=SystemClock.now().timestamp_millis().unsigned_abs();
-    let nothing_yet = journal.events(0, None, 10).await.unwrap();
-    assert_eq!(nothing_yet.kept_from, nothing_yet.last + 1);
+    let empty = journal.events(0, None, 10).await.unwrap();
+    assert_eq!(empty.kept_from, empty.last + 1);
     for _ in 0..3 {
         journal.write(creation().1).await.unwrap();
     }
@@ -125,30 +125,30 @@ async fn events_are_numbered_from_the_time_at_which_their_journal_was_made() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn all_that_was_acknowledged_survives_a_kill() {
+async fn acknowledged_writes_survive_a_kill() {
     if let Some(directory) = child_directory() {
-        return acknowledge_for_ever(&directory).await;
+        return acknowledge_forever(&directory).await;
     }
     let directory = tempfile::tempdir().unwrap();
     let mut acknowledged = BTreeSet::new();
     for round in 0..5 {
-        let mut child = again(&[], "all_that_was_acknowledged_survives_a_kill", directory.path())
+        let mut child = child_command(&[], "acknowledged_writes_survive_a_kill", directory.path())
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
         let before = acknowledged.len();
-        acknowledged.extend(heard_until_killed(&mut child, 40 + 25 * round));
+        acknowledged.extend(acknowledged_until_killed(&mut child, 40 + 25 * round));
         assert!(acknowledged.len() >= before + 40 + 25 * round);
 
-        // The lock of the killed process is gone with it.
-        let (sandboxes, told) = chats(&mut open(directory.path()));
+        // The lock of the killed process ended with that process.
+        let (sandboxes, with_events) = chats(&mut open(directory.path()));
         assert!(sandboxes.is_superset(&acknowledged), "round {round}");
-        assert_eq!(sandboxes, told, "no write was half applied");
+        assert_eq!(sandboxes, with_events, "no write was half applied");
     }
 }
 
-/// Eight writers, so that commits are shared; each says what it was told.
-async fn acknowledge_for_ever(directory: &Path) {
+/// Runs eight writers, so that writes share commits. Each writer prints its acknowledgements.
+async fn acknowledge_forever(directory: &Path) {
     let (journal, _) = start(directory).await;
     let writer = |journal: JournalHandle| async move {
         loop {
@@ -161,15 +161,15 @@ async fn acknowledge_for_ever(directory: &Path) {
     futures_util::future::join_all(writers).await;
 }
 
-/// Kills the child after so many acknowledgements; answers with all it made until then.
-fn heard_until_killed(child: &mut Child, enough: usize) -> Vec<ChatId> {
+/// Kills the child after `enough` acknowledgements. Returns all acknowledgements that the child made before its death.
+fn acknowledged_until_killed(child: &mut Child, enough: usize) -> Vec<ChatId> {
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let parse = |line: String| line.split_once("acknowledged ")?.1.parse().ok();
-    let mut heard: Vec<ChatId> = lines.by_ref().map_while(Result::ok).filter_map(parse).take(enough).collect();
+    let mut received: Vec<ChatId> = lines.by_ref().map_while(Result::ok).filter_map(parse).take(enough).collect();
     child.kill().unwrap();
-    heard.extend(lines.map_while(Result::ok).filter_map(parse));
+    received.extend(lines.map_while(Result::ok).filter_map(parse));
     child.wait().unwrap();
-    heard
+    received
 }
 
 #[tokio::test]
@@ -178,13 +178,13 @@ async fn a_full_disk_is_an_error_until_there_is_space_again() {
         return fill_the_disk(&directory).await;
     }
     let directory = tempfile::tempdir().unwrap();
-    // The mount is seen by the child alone, and ends with it.
+    // Only the child sees the mount, which ends with the child.
     let wrapper: &[&str] = match rustix::process::geteuid().is_root() {
         true => &["unshare", "--mount", "--"],
         false => &["unshare", "--map-root-user", "--mount", "--"],
     };
     let test = "a_full_disk_is_an_error_until_there_is_space_again";
-    let status = again(wrapper, test, directory.path()).status().unwrap();
+    let status = child_command(wrapper, test, directory.path()).status().unwrap();
     assert!(status.success(), "{status}");
 }
 
@@ -198,7 +198,7 @@ async fn fill_the_disk(directory: &Path) {
         let mut space = File::create(&filler).unwrap();
         while space.write_all(&[0; 512]).is_ok() {}
         drop(space);
-        // What the log has room for already is still taken.
+        // The log still accepts writes into space that it has already allocated.
         let error = loop {
             let (chat, drafts) = creation();
             match journal.write(drafts).await {
@@ -223,8 +223,8 @@ async fn fill_the_disk(directory: &Path) {
         acknowledged.extend([kept, chat]);
     }
     journal.stop().await.unwrap();
-    let (sandboxes, told) = chats(&mut open(directory));
+    let (sandboxes, with_events) = chats(&mut open(directory));
     assert_eq!(sandboxes, acknowledged);
-    assert_eq!(told, acknowledged);
+    assert_eq!(with_events, acknowledged);
     assert!(refused.is_disjoint(&sandboxes) && refused.len() == 3);
 }

@@ -1,16 +1,14 @@
-//! What is seen of a sandbox without working in it: its own program's output, and what it uses.
-
-#[path = "support/in_process.rs"]
-mod support;
+//! Tests of a sandbox's logs and statistics.
 
 use std::time::Duration;
 
+use crate::support;
+use crate::support::{Caller, PATIENCE, Service, chat, kind, request};
 use sandboxd_actors::domain::ids::ContainerId;
 use sandboxd_actors::ports::engine::fake::Fault;
 use sandboxd_actors::ports::engine::logs::LogStream;
 use sandboxd_actors::ports::engine::{EngineError, Exit, Operation};
 use serde_json::{Value, json};
-use support::{Caller, PATIENCE, Service, chat, kind, request};
 
 struct Chat {
     service: Service,
@@ -42,20 +40,20 @@ impl Chat {
         self.caller.send(line).await;
     }
 
-    /// All of the output that is told, and the answer.
+    /// Returns all output notifications and the answer.
     async fn logs(&mut self, params: Value) -> (Vec<(String, String)>, Value) {
         self.send("sandbox.logs", params).await;
         self.rest().await
     }
 
     async fn rest(&mut self) -> (Vec<(String, String)>, Value) {
-        let mut told = Vec::new();
+        let mut lines = Vec::new();
         loop {
             let message = self.caller.answer().await;
             if message.get("id").is_some() {
-                return (told, message);
+                return (lines, message);
             }
-            told.push(output(&message));
+            lines.push(output(&message));
         }
     }
 
@@ -72,28 +70,28 @@ fn output(message: &Value) -> (String, String) {
     (text("stream"), text("text"))
 }
 
-fn told(lines: &[(&str, &str)]) -> Vec<(String, String)> {
+fn lines_of(lines: &[(&str, &str)]) -> Vec<(String, String)> {
     lines.iter().map(|(stream, line)| (stream.to_string(), format!("{line}\n"))).collect()
 }
 
-async fn eventually(what: &str, mut condition: impl AsyncFnMut() -> bool) {
+async fn eventually(label: &str, mut condition: impl AsyncFnMut() -> bool) {
     let start = tokio::time::Instant::now();
     while !condition().await {
-        assert!(start.elapsed() < PATIENCE, "{what}");
+        assert!(start.elapsed() < PATIENCE, "{label}");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
 
 #[tokio::test]
-async fn logs_are_told_by_stream_and_in_part() {
+async fn logs_are_sent_by_stream_and_in_part() {
     let mut chat = Chat::new().await;
     chat.print(LogStream::Stdout, "one");
     chat.print(LogStream::Stderr, "two");
     chat.print(LogStream::Stdout, "three");
     let (all, answer) = chat.logs(json!({})).await;
-    assert_eq!(all, told(&[("stdout", "one"), ("stderr", "two"), ("stdout", "three")]));
+    assert_eq!(all, lines_of(&[("stdout", "one"), ("stderr", "two"), ("stdout", "three")]));
     assert_eq!(answer["result"], json!({ "bytes": 14 }), "{answer}");
-    assert_eq!(chat.logs(json!({ "tail": 1 })).await.0, told(&[("stdout", "three")]));
+    assert_eq!(chat.logs(json!({ "tail": 1 })).await.0, lines_of(&[("stdout", "three")]));
     assert_eq!(chat.logs(json!({ "tail": 0 })).await.0, vec![]);
     assert_eq!(chat.logs(json!({ "since": "2999-01-01T00:00:00Z" })).await.0, vec![]);
     assert_eq!(chat.logs(json!({ "since": "1999-01-01T00:00:00Z", "tail": 9 })).await.0.len(), 3);
@@ -110,7 +108,7 @@ async fn followed_logs_hold_the_sandbox_and_end_with_it() {
     assert_eq!(output(&chat.caller.answer().await), ("stderr".into(), "while\n".into()));
     chat.service.engine.end(&chat.container, Exit { code: 3, oom_killed: false }, &["last words"]);
     let (rest, answer) = chat.rest().await;
-    assert_eq!((rest, &answer["result"]["bytes"]), (told(&[("stdout", "last words")]), &json!(24)), "{answer}");
+    assert_eq!((rest, &answer["result"]["bytes"]), (lines_of(&[("stdout", "last words")]), &json!(24)), "{answer}");
 
     eventually("it has failed", async || chat.get().await["status"] == "failed").await;
     let (all, _) = chat.logs(json!({ "follow": true })).await;
@@ -120,7 +118,7 @@ async fn followed_logs_hold_the_sandbox_and_end_with_it() {
 }
 
 #[tokio::test]
-async fn who_stops_reading_logs_holds_the_sandbox_no_longer() {
+async fn a_caller_that_stops_reading_logs_no_longer_holds_the_sandbox() {
     let mut chat = Chat::new().await;
     chat.print(LogStream::Stdout, "line");
     chat.send("sandbox.logs", json!({ "follow": true })).await;
@@ -162,7 +160,7 @@ const STATS: [&str; 10] = [
 ];
 
 #[tokio::test]
-async fn stats_are_answered_once_or_told_every_so_often() {
+async fn stats_are_answered_once_or_sent_at_an_interval() {
     let mut chat = Chat::new().await;
     chat.send("sandbox.stats", json!({})).await;
     let answer = chat.caller.answer().await;
@@ -173,11 +171,11 @@ async fn stats_are_answered_once_or_told_every_so_often() {
 
     chat.send("sandbox.stats", json!({ "interval": 0.1 })).await;
     for _ in 0..2 {
-        let told = chat.caller.answer().await;
-        assert_eq!((&told["method"], &told["params"]["id"]), (&json!("sandbox.stats"), &json!(7)));
-        assert_eq!(fields(&told["params"]["stats"]), expected, "{told}");
+        let notification = chat.caller.answer().await;
+        assert_eq!((&notification["method"], &notification["params"]["id"]), (&json!("sandbox.stats"), &json!(7)));
+        assert_eq!(fields(&notification["params"]["stats"]), expected, "{notification}");
     }
-    assert_eq!(chat.get().await["held_by"], json!([]), "a monitor holds nothing");
+    assert_eq!(chat.get().await["held_by"], json!([]), "a monitor does not hold the sandbox");
     chat.service.engine.end(&chat.container, Exit { code: 0, oom_killed: false }, &[]);
     loop {
         let message = chat.caller.answer().await;
@@ -189,7 +187,7 @@ async fn stats_are_answered_once_or_told_every_so_often() {
 }
 
 #[tokio::test]
-async fn stats_of_nothing_or_too_often_are_refused() {
+async fn stats_of_a_missing_sandbox_or_at_a_short_interval_are_refused() {
     let mut chat = Chat::new().await;
     chat.send("sandbox.stats", json!({ "interval": 0.01 })).await;
     let answer = chat.caller.answer().await;

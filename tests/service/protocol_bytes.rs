@@ -1,12 +1,9 @@
-//! What the service makes of every kind of bytes that can arrive on its socket.
+//! Tests of every kind of input on the socket: framing, invalid requests, parameters and ids.
 
-#[path = "support/in_process.rs"]
-mod support;
-
+use crate::support::{Caller, INFO, Service, chat, is_usable, kind, request};
 use sandboxd::server::Limits;
 use sandboxd_actors::ports::engine::Operation;
 use serde_json::{Value, json};
-use support::{Caller, INFO, Service, chat, is_usable, kind, request};
 use tokio::io::AsyncWriteExt;
 
 // ---- framing ----
@@ -90,10 +87,10 @@ async fn a_line_of_exactly_the_limit_is_accepted() {
     is_usable(&mut caller).await;
 }
 
-// ---- what is no request ----
+// ---- invalid requests ----
 
 #[tokio::test]
-async fn what_is_not_json_is_a_parse_error_and_the_connection_stays_usable() {
+async fn invalid_json_is_a_parse_error_and_the_connection_stays_usable() {
     let service = Service::start().await;
     let mut caller = service.connect().await;
     let deep = "[".repeat(100_000);
@@ -111,7 +108,7 @@ async fn what_is_not_json_is_a_parse_error_and_the_connection_stays_usable() {
 }
 
 #[tokio::test]
-async fn what_is_no_request_is_refused_with_its_id_where_it_has_one() {
+async fn an_invalid_request_is_refused_with_its_id_if_it_has_one() {
     let service = Service::start().await;
     let mut caller = service.connect().await;
     for (line, id) in [
@@ -247,7 +244,7 @@ async fn nesting_without_end_and_numbers_without_measure_do_no_harm() {
     is_usable(&mut caller).await;
 }
 
-/// For ids that the test's own JSON library cannot hold.
+/// Returns the answer to a raw line, for ids that this test's JSON library cannot hold.
 async fn raw_answer(caller: &mut Caller, line: &str) -> Value {
     caller.send(format!("{line}\n")).await;
     let answer = caller.line().await.expect("an answer");

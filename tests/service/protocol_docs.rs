@@ -1,38 +1,36 @@
-//! docs/protocol.md, held to what the service does: its examples are played, and its tables compared with the code.
-
-#[path = "support/in_process.rs"]
-mod support;
+//! Tests that docs/protocol.md matches the service: its examples are played, and its tables are compared with the code.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use sandboxd::protocol::error::{Error, Kind};
-use sandboxd::protocol::fields::MAX_DURATION;
+use crate::support;
+use crate::support::{Caller, Service, request};
+use sandboxd::protocol::check::MAX_DURATION;
+use sandboxd::protocol::error::{Error, Kind, of_image, of_sandbox, path_unavailable};
 use sandboxd::protocol::guest::file_reason::FileReason;
 use sandboxd::protocol::guest::{DEFAULT_OUTPUT, MAX_ARGUMENTS, MAX_FILES, MAX_OUTPUT, MAX_READ};
-use sandboxd::protocol::method::Method;
 use sandboxd::protocol::params::{DEFAULT_PAGE, MAX_PAGE};
 use sandboxd::protocol::request::Id;
 use sandboxd::server::Limits;
 use sandboxd_actors::domain::ended::Ended;
 use sandboxd_actors::domain::ids::{ContainerId, LeaseId, SessionId};
-use sandboxd_actors::domain::outcome::{
-    Death, Launch, LimitKind, NotPurged, NotSaved, Outcome, SandboxError, StartFailure,
-};
+use sandboxd_actors::domain::outcome::{Death, LimitKind, NotPurged, NotSaved, SandboxError, StartFailure};
 use sandboxd_actors::domain::sandbox::{Reason, Status};
 use sandboxd_actors::engine::fair_queue::QueueTimeout;
 use sandboxd_actors::ports::chat_directories::DirectoryError;
 use sandboxd_actors::ports::engine::logs::LogStream;
 use sandboxd_actors::ports::engine::{EngineError, Exit, Operation};
 use sandboxd_actors::ports::images::ImageError;
-use sandboxd_actors::reconciler::plan::Because;
+use sandboxd_protocol as wire;
+use sandboxd_protocol::method::Method;
+use sandboxd_protocol::sandbox::{Launch, Outcome};
+use sandboxd_protocol::system::ReconcileBecause;
 use serde_json::{Value, json};
-use support::{Caller, Service, request};
 use tokio::io::AsyncWriteExt;
 
-const DOCUMENT: &str = include_str!("../docs/protocol.md");
+const DOCUMENT: &str = include_str!("../../docs/protocol.md");
 
-/// What differs from one run to the next: only its type is compared.
+/// Fields whose values differ between runs: only their types are compared.
 const VOLATILE: [&str; 31] = [
     "image_id",
     "built_at",
@@ -64,14 +62,14 @@ const VOLATILE: [&str; 31] = [
     "uid",
     "gid",
     "modified_at",
-    // Of a health's answer: a chat is counted until it has retired.
+    // In the answer of `system.health`: a chat counts until its actor has ended.
     "sandboxes",
 ];
 
-/// What depends on the host that the service is on: a text or nothing.
-const OF_THE_HOST: [&str; 3] = [".checks.status", ".checks.message", ".checks.advice"];
+/// Fields that depend on the host: a string or null.
+const HOST_DEPENDENT: [&str; 3] = [".checks.status", ".checks.message", ".checks.advice"];
 
-/// What not every host can tell: a number or nothing.
+/// Fields that not every host can measure: a number or null.
 const MEASURED: [&str; 9] = [
     "cpu_seconds",
     "cpu_percent",
@@ -86,7 +84,7 @@ const MEASURED: [&str; 9] = [
 
 // ---- reading the document ----
 
-/// The part below a heading, up to the next one of its level or above.
+/// Returns the part below a heading, up to the next heading of the same or a higher level.
 fn section(heading: &str) -> &'static str {
     let level = heading.split(' ').next().expect("a level");
     let start = DOCUMENT.find(&format!("\n{heading}\n")).unwrap_or_else(|| panic!("no {heading}")) + heading.len() + 2;
@@ -99,14 +97,14 @@ fn method_section(method: Method) -> &'static str {
     section(&format!("### `{}`", method.name()))
 }
 
-/// The rows of the table with this header.
+/// Returns the rows of the table with this header.
 fn table(section: &str, header: &str) -> Vec<Vec<String>> {
     let mut lines = section.lines().skip_while(|line| *line != header).skip(2);
     let cells = |line: &str| line.trim_matches('|').split('|').map(|cell| cell.trim().to_owned()).collect();
     std::iter::from_fn(|| lines.next().filter(|line| line.starts_with('|'))).map(cells).collect()
 }
 
-/// Everything in back quotes.
+/// Returns all texts in back quotes.
 fn quoted(text: &str) -> Vec<String> {
     text.split('`').skip(1).step_by(2).map(str::to_owned).collect()
 }
@@ -124,7 +122,7 @@ fn messages(section: &str) -> Vec<Value> {
         .collect()
 }
 
-/// Requests, each with its answer. What has no id is sent on top of that.
+/// Returns the requests of a section, each with its only answer. Notifications have no id.
 fn examples(section: &str) -> Vec<(Value, Value)> {
     let messages = messages(section);
     let requests = messages.iter().filter(|message| is_request(message));
@@ -137,7 +135,7 @@ fn examples(section: &str) -> Vec<(Value, Value)> {
     requests.map(|request| (request.clone(), answer(request))).collect()
 }
 
-/// And not an answer or a notification.
+/// Distinguishes requests from answers and notifications.
 fn is_request(message: &Value) -> bool {
     message.get("id").is_some() && message.get("method").is_some()
 }
@@ -150,7 +148,7 @@ fn words<const N: usize>(known: [&str; N]) -> BTreeSet<String> {
 
 #[tokio::test]
 async fn every_example_is_answered_as_documented() {
-    // Shown on the side, or ended by the end of the connection; both have tests of their own.
+    // The examples of these methods are not played in order: other tests cover them.
     let watch = messages(method_section(Method::EventsWatch))[0]["id"].clone();
     let elsewhere = |message: &Value| {
         let method = message["method"].as_str().unwrap_or_default();
@@ -162,31 +160,32 @@ async fn every_example_is_answered_as_documented() {
     for message in messages(DOCUMENT).iter().filter(|message| !elsewhere(message)) {
         if message["method"] == Method::SandboxLogs.name() {
             let container = service.engine.containers().pop().expect("a container").id;
-            service.engine.print(&container, LogStream::Stdout, "reader on 8080");
+            service.engine.print(&container, LogStream::Stdout, "listening on 8080");
         }
-        if is_request(message) { player.ask(message).await } else { player.hear(message).await }
+        if is_request(message) { player.ask(message).await } else { player.receive(message).await }
     }
-    assert_eq!(player.early, Vec::<Value>::new(), "nothing else is sent");
+    assert_eq!(player.early, Vec::<Value>::new(), "no other message is sent");
     let documented = examples(DOCUMENT);
     let played = documented.iter().map(|(request, _)| request["method"].as_str().expect("a method").to_owned());
     assert_eq!(played.collect::<BTreeSet<_>>(), words(Method::ALL.map(Method::name)), "each method has an example");
 }
 
-/// Plays the document on one connection, where several requests may be under way.
+/// Plays the document on one connection, with several requests in flight.
 struct Player<'a> {
     caller: Caller,
-    /// What the document calls `/volume`, as the sandbox sees it.
+    /// The guest path of the directory that the document calls `/volume`.
     volume: &'a str,
-    /// Heard before its turn.
+    /// Messages that arrived before the document mentions them.
     early: Vec<Value>,
-    /// As documented, and as they really are.
+    /// Pairs of a documented id and its real value.
     ids: Vec<(Value, Value)>,
 }
 
 impl Player<'_> {
     async fn ask(&mut self, request: &Value) {
-        let inside = format!("{}/", self.volume);
-        let mut request: Value = serde_json::from_str(&request.to_string().replace("/volume/", &inside)).expect("JSON");
+        let real_volume = format!("{}/", self.volume);
+        let mut request: Value =
+            serde_json::from_str(&request.to_string().replace("/volume/", &real_volume)).expect("JSON");
         if let Some(volume) = request.pointer_mut("/params/volume_host_path") {
             *volume = json!(self.volume);
         }
@@ -203,39 +202,39 @@ impl Player<'_> {
         self.caller.send(format!("{request}\n")).await;
     }
 
-    async fn hear(&mut self, documented: &Value) {
+    async fn receive(&mut self, documented: &Value) {
         let same = |message: &Value| {
             let of = |message: &Value| (message.get("id").cloned(), message["params"]["id"].clone());
             message.get("method") == documented.get("method") && of(message) == of(documented)
         };
-        let mut heard = loop {
+        let mut received = loop {
             if let Some(index) = self.early.iter().position(same) {
                 break self.early.remove(index);
             }
             let line = self.caller.line().await.expect("an answer, not the end");
             self.early.push(serde_json::from_str(&line.replace(self.volume, "/volume")).expect("JSON"));
         };
-        shorten(&mut heard, documented);
-        assert_alike("", documented, &heard);
+        shorten(&mut received, documented);
+        assert_alike("", documented, &received);
         for path in ["/result/lease_id", "/result/command_id", "/result/snapshot_id", "/params/command_id"] {
-            self.ids.extend(documented.pointer(path).cloned().zip(heard.pointer(path).cloned()));
+            self.ids.extend(documented.pointer(path).cloned().zip(received.pointer(path).cloned()));
         }
     }
 }
 
-/// An archive tells owners and times, and is mostly zeros: its beginning is compared.
-fn shorten(heard: &mut Value, documented: &Value) {
+/// Shortens an archive to its beginning: the rest has owners and times, and is mostly zeros.
+fn shorten(received: &mut Value, documented: &Value) {
     const BEGINNING: &str = "Li8AAAAAAAAA";
-    let told = "/params/base64";
-    if documented.pointer(told).is_some_and(|bytes| bytes == BEGINNING)
-        && let Some(Value::String(bytes)) = heard.pointer_mut(told)
+    let field_path = "/params/base64";
+    if documented.pointer(field_path).is_some_and(|bytes| bytes == BEGINNING)
+        && let Some(Value::String(bytes)) = received.pointer_mut(field_path)
     {
         bytes.truncate(BEGINNING.len());
     }
 }
 
 #[tokio::test]
-async fn what_a_detached_command_printed_too_much_is_told_as_documented() {
+async fn missed_output_of_a_detached_command_is_announced_as_documented() {
     let service = Service::start().await;
     let mut caller = service.connect().await;
     let chat = support::chat();
@@ -259,7 +258,7 @@ async fn what_a_detached_command_printed_too_much_is_told_as_documented() {
 }
 
 #[test]
-fn the_documented_notifications_from_inside_are_those_of_the_examples() {
+fn the_documented_guest_notifications_are_those_of_the_examples() {
     let mut shown: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for message in messages(section("## Methods")).iter().filter(|message| message.get("id").is_none()) {
         let method = message["method"].as_str().expect("a method");
@@ -272,7 +271,7 @@ fn the_documented_notifications_from_inside_are_those_of_the_examples() {
     for row in &rows {
         let params = shown.remove(row[0].trim_matches('`')).unwrap_or_else(|| panic!("no example: {row:?}"));
         let documented: BTreeSet<_> = quoted(&row[1]).into_iter().collect();
-        // Bytes are in the one field or in the other.
+        // Bytes are in one of two fields.
         assert!(params.is_subset(&documented), "{row:?}");
         let absent: BTreeSet<_> = documented.difference(&params).map(String::as_str).collect();
         assert!(absent.is_subset(&BTreeSet::from(["text", "base64"])), "{row:?}");
@@ -281,7 +280,7 @@ fn the_documented_notifications_from_inside_are_those_of_the_examples() {
 }
 
 #[tokio::test]
-async fn a_watch_brings_what_is_documented() {
+async fn a_watch_yields_the_documented_messages() {
     let service = Service::start().await;
     let (create, _) = examples(method_section(Method::SandboxCreate)).remove(0);
     let chat = create["params"]["chat_id"].as_str().expect("a chat");
@@ -331,7 +330,7 @@ fn assert_alike(path: &str, documented: &Value, actual: &Value) {
             assert_eq!(expected.len(), found.len(), "{path}");
             expected.iter().zip(found).for_each(|(expected, found)| assert_alike(path, expected, found));
         }
-        _ if OF_THE_HOST.iter().any(|place| path.ends_with(place)) => {
+        _ if HOST_DEPENDENT.iter().any(|place| path.ends_with(place)) => {
             assert!(actual.is_string() || actual.is_null(), "{path}: {actual}");
         }
         _ if MEASURED.contains(&name) => assert!(actual.is_number() || actual.is_null(), "{path}: {actual}"),
@@ -360,7 +359,7 @@ async fn the_documented_parameters_are_those_of_the_code() {
     let mut caller = service.connect().await;
     for method in Method::ALL {
         let documented = first_column(&table(method_section(method), "| field | type | default | meaning |"));
-        // The refusal of a field that nobody knows names those that are known.
+        // The refusal of an unknown field names the known ones.
         let refusal = caller.ask(request(1, method.name(), &json!({ "?": 1 }))).await;
         let message = refusal["error"]["message"].as_str().expect("a message");
         let known = message.split_once("expected").map(|(_, known)| quoted(known)).unwrap_or_default();
@@ -432,7 +431,7 @@ async fn the_documented_checks_are_those_of_the_code() {
     assert_eq!(first_column(&documented), names.collect());
 }
 
-/// Every value is documented, and everything documented is in one of the results.
+/// Asserts that every value is documented, and that every documented field is in one of the results.
 fn assert_covers(documented: &BTreeSet<String>, results: &[Value]) {
     let (mut all, mut leaves) = (BTreeSet::new(), BTreeSet::new());
     for result in results {
@@ -461,36 +460,27 @@ fn the_documented_words_are_those_of_the_code() {
     let sandbox = section("## A sandbox");
     assert_eq!(
         first_column(&table(sandbox, "| status | meaning |")),
-        Status::ALL.iter().map(|status| status.as_str().to_owned()).collect()
+        words(wire::sandbox::Status::ALL.map(wire::sandbox::Status::as_str))
     );
     assert_eq!(
         first_column(&table(sandbox, "| reason | meaning |")),
-        Reason::ALL.iter().map(|reason| reason.as_str().to_owned()).collect()
+        words(wire::sandbox::Reason::ALL.map(wire::sandbox::Reason::as_str))
     );
 
     assert_eq!(
         first_column(&table(section("## Errors"), "| reason | meaning |")),
-        FileReason::ALL.iter().map(|reason| reason.as_str().to_owned()).collect()
+        words(FileReason::ALL.map(FileReason::as_str))
     );
 
-    let reconcile = method_section(Method::SystemReconcile);
-    let because = [
-        Because::Resumed,
-        Because::AdoptedFromLabels,
-        Because::Ended,
-        Because::Vanished,
-        Because::RemovalUnfinished,
-        Because::NeverAcknowledged,
-    ];
-    let mut known = words(because.map(Because::as_str));
-    known.insert("left_alone".to_owned());
-    assert_eq!(first_column(&table(reconcile, "| because | meaning |")), known);
+    assert_eq!(
+        first_column(&table(method_section(Method::SystemReconcile), "| because | meaning |")),
+        words(ReconcileBecause::ALL.map(ReconcileBecause::as_str))
+    );
 
     let create = table(method_section(Method::SandboxCreate), "| field | type | meaning |");
     let in_quotes = |row: &[String]| quoted(&row[2]).iter().map(|word| word.trim_matches('"').to_owned()).collect();
-    let outcomes = [Outcome::Created, Outcome::Reused, Outcome::Replaced, Outcome::Restored].map(Outcome::as_str);
-    assert_eq!(words(outcomes), in_quotes(&create[0]));
-    assert_eq!(words([Launch::Warm, Launch::Cold, Launch::None].map(Launch::as_str)), in_quotes(&create[1]));
+    assert_eq!(words(Outcome::ALL.map(Outcome::as_str)), in_quotes(&create[0]));
+    assert_eq!(words(Launch::ALL.map(Launch::as_str)), in_quotes(&create[1]));
 }
 
 #[test]
@@ -542,7 +532,7 @@ fn the_documented_kinds_and_codes_are_those_of_the_code() {
     assert_eq!(documented, Kind::ALL.map(|kind| (kind.as_str().to_owned(), kind.code())).into());
     for kind in Kind::ALL {
         let row = rows.iter().find(|row| row[0].trim_matches('`') == kind.as_str()).expect("documented");
-        let retryable = if kind.error("").retryable { "yes" } else { "no" };
+        let retryable = if kind.is_retryable() { "yes" } else { "no" };
         assert!(row[2] == retryable || row[2] == "depends", "{row:?}");
     }
     for method in Method::ALL {
@@ -555,7 +545,7 @@ fn the_documented_kinds_and_codes_are_those_of_the_code() {
 #[test]
 fn the_documented_details_are_those_of_the_code() {
     let errors = section("## Errors");
-    // A name stands at the beginning or after a comma; what is quoted elsewhere belongs to an explanation.
+    // A name is at the beginning of a cell or after a comma; other quoted words belong to an explanation.
     let names = |cell: &str| -> BTreeSet<String> {
         let parts = cell.split(", ").filter_map(|part| part.strip_prefix('`'));
         parts.filter_map(|part| part.split('`').next()).map(str::to_owned).collect()
@@ -573,10 +563,10 @@ fn the_documented_details_are_those_of_the_code() {
     let mut known: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     let mut known_causes = BTreeMap::new();
     for error in every_error() {
-        let details = known.entry(error.kind.as_str().to_owned()).or_default();
-        details.extend(error.details.keys().cloned());
-        if let Some(cause) = error.details.get("cause").and_then(Value::as_str) {
-            known_causes.insert(cause.to_owned(), error.retryable);
+        let details = known.entry(error.data.kind.as_str().to_owned()).or_default();
+        details.extend(error.data.details.keys().cloned());
+        if let Some(cause) = error.data.details.get("cause").and_then(Value::as_str) {
+            known_causes.insert(cause.to_owned(), error.data.retryable);
         }
     }
     assert_eq!(documented, known);
@@ -585,7 +575,7 @@ fn the_documented_details_are_those_of_the_code() {
     assert_eq!(documented_causes, known_causes);
 }
 
-/// At least one of each kind and each cause, with all its details.
+/// Returns at least one error of each kind and cause, with all its details.
 fn every_error() -> Vec<Error> {
     let chat = "67e55044-10b1-426f-9247-bb680e5fe0c8".parse().expect("a UUID");
     let unreachable = || EngineError::Unreachable { message: "gone".into() };
@@ -605,7 +595,7 @@ fn every_error() -> Vec<Error> {
         StartFailure::Engine(unreachable()),
         StartFailure::Engine(refused()),
         StartFailure::Engine(EngineError::ImageNotFound { image: "base".into() }),
-        StartFailure::InTheWay { name: "n".into(), holder: ContainerId::new("c"), why: "foreign".into() },
+        StartFailure::NameConflict { name: "n".into(), holder: ContainerId::new("c"), why: "foreign".into() },
         StartFailure::NoAddress,
         StartFailure::NotReady { limit: Duration::from_secs(1), last: "refused".into(), log_tail: vec![] },
         StartFailure::NoHealthCheck,
@@ -641,10 +631,10 @@ fn every_error() -> Vec<Error> {
         SandboxError::ShuttingDown,
         SandboxError::NoAnswer { chat, limit: Duration::from_secs(1) },
     ]);
-    // Those that the server makes itself; the tests on raw bytes provoke them.
-    let of_the_server = [
+    // The server makes these errors itself; `tests/protocol_bytes.rs` provokes them.
+    let server_errors = [
         Error::invalid_params("ttl", "no"),
-        Error::path_unavailable("volume_host_path", "hung"),
+        path_unavailable("volume_host_path", "hung"),
         Kind::SandboxNotFound.error("").with("chat_id", "c"),
         Kind::SnapshotNotFound.error("").with("snapshot_id", "s"),
         Kind::SnapshotInUse.error("").with("snapshot_id", "s"),
@@ -656,13 +646,13 @@ fn every_error() -> Vec<Error> {
         Kind::CommandNotFound.error("").with("chat_id", "c").with("command_id", 1),
         Kind::SyncFailed.error("").with("chat_id", "c"),
         Kind::FileError.error("").with("path", "/p").with("reason", "other"),
-        Error::from(ImageError::PullFailed { image: "i".into(), registry: "r".into(), reason: "no".into() }),
-        Error::from(ImageError::BuildFailed { tag: "i".into(), step: None, reason: "no".into(), log_tail: vec![] }),
-        Error::from(ImageError::SourceUnavailable { repository: "r".into(), reason: "no".into() }),
+        of_image(ImageError::PullFailed { image: "i".into(), registry: "r".into(), reason: "no".into() }),
+        of_image(ImageError::BuildFailed { tag: "i".into(), step: None, reason: "no".into(), log_tail: vec![] }),
+        of_image(ImageError::SourceUnavailable { repository: "r".into(), reason: "no".into() }),
         Kind::ParseError.error(""),
         Kind::InvalidRequest.error(""),
         Kind::MethodNotFound.error(""),
         Kind::Unauthorized.error(""),
     ];
-    from_the_core.map(Error::from).chain(of_the_server).collect()
+    from_the_core.map(of_sandbox).chain(server_errors).collect()
 }

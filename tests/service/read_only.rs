@@ -1,16 +1,13 @@
-//! A caller with the read-only role looks, and changes nothing: it neither resumes a sandbox nor counts as its use.
+//! Tests of the read-only role: its calls neither resume a sandbox nor count as activity.
 
-#[path = "support/in_process.rs"]
-mod support;
-
+use crate::support::{Caller, Service, chat, kind, request};
 use rustix::process::{Gid, Uid};
-use sandboxd::protocol::method::{Effect, Method};
 use sandboxd::server::Limits;
 use sandboxd::server::access::Allowed;
 use sandboxd_actors::domain::ids::ContainerId;
 use sandboxd_actors::ports::engine::logs::LogStream;
+use sandboxd_protocol::method::{Effect, Method};
 use serde_json::{Value, json};
-use support::{Caller, Service, chat, kind, request};
 use tokio::net::UnixStream;
 
 const READER: u32 = 4_243;
@@ -23,10 +20,10 @@ struct Watched {
 }
 
 impl Watched {
-    /// `None`: only root can play another user.
+    /// Returns `None` unless the test runs as root: only root can impersonate another user.
     async fn new() -> Option<Self> {
         if !rustix::process::geteuid().is_root() {
-            eprintln!("not root, so no other user can be impersonated: nothing to show here");
+            eprintln!("skipped: only root can impersonate another user");
             return None;
         }
         let allowed = Allowed { read_only_groups: vec![READER.to_string()], ..Allowed::default() };
@@ -40,7 +37,7 @@ impl Watched {
         Some(Self { service, full, under_way: Vec::new(), chat })
     }
 
-    /// What would show that the sandbox was used, held or resumed.
+    /// Returns the fields that activity, a lease or a resume would change.
     async fn state(&mut self) -> Value {
         let sandbox = self.full.ask(request(1, "sandbox.get", &json!({ "chat_id": self.chat }))).await;
         let fields = ["status", "reason", "last_activity_at", "expires_at", "idle_expires_at", "held_until", "held_by"];
@@ -62,8 +59,7 @@ impl Watched {
         request(7, method.name(), &params)
     }
 
-    /// The answer, behind all notifications. Calls without an end go on, and are on their way once they have told
-    /// something.
+    /// Returns the answer and skips notifications. A call without an end stays in flight after its first notification.
     async fn ask(&mut self, method: Method) -> Option<Value> {
         let mut reader = connect_as_reader(&self.service);
         reader.send(self.line(method)).await;
@@ -80,7 +76,7 @@ impl Watched {
     }
 }
 
-/// Credentials belong to a thread, and the kernel notes those of the one that connects.
+/// Connects as the reader. Credentials belong to a thread; the kernel records those of the connecting one.
 fn connect_as_reader(service: &Service) -> Caller {
     let socket = service.socket.clone();
     let connecting = std::thread::spawn(move || {
@@ -117,7 +113,7 @@ async fn no_call_of_a_reader_resumes_a_paused_sandbox() {
     let before = watched.state().await;
     for method in readable() {
         let answer = watched.ask(method).await;
-        if method.effect() == Effect::AsksGuest || method == Method::SandboxStats {
+        if method.effect() == Effect::ReadGuest || method == Method::SandboxStats {
             let answer = answer.expect("an answer");
             assert_eq!(kind(&answer), "sandbox_not_running", "{method:?}: {answer}");
             let message = answer["error"]["message"].as_str().expect("a message");

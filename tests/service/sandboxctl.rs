@@ -1,14 +1,12 @@
-//! sandboxctl as a shell sees it: output, errors, exit codes.
-
-#[path = "support/in_process.rs"]
-mod support;
+//! Tests of sandboxctl as a shell sees it: output, errors, exit codes.
 
 use std::path::Path;
 
+use crate::support;
+use crate::support::{PATIENCE, Service, chat, request};
 use sandboxd_actors::ports::engine::Operation;
 use sandboxd_actors::ports::engine::fake::Fault;
 use serde_json::{Value, json};
-use support::{PATIENCE, Service, chat, request};
 use tokio::io::{AsyncBufReadExt, BufReader};
 
 struct Ran {
@@ -60,7 +58,7 @@ async fn a_sandbox_is_created_shown_listed_and_deleted() {
 }
 
 #[tokio::test]
-async fn a_create_makes_up_what_it_is_not_told_and_shows_it() {
+async fn a_create_generates_missing_values_and_prints_them() {
     let service = Service::start().await;
     let created = run_in(&service.socket, &[("USER", "grace")], &["create"]).await;
     assert_eq!(created.code, Some(0), "{}", created.errors);
@@ -86,13 +84,16 @@ async fn a_chat_is_named_by_the_beginning_of_its_id_if_no_other_begins_like_it()
         several.errors
     );
     let none = run(&service.socket, &["delete", "77"]).await;
-    assert_eq!((none.code, none.errors.as_str()), (Some(4), "sandboxctl: no sandbox's chat begins with 77\n"));
+    assert_eq!(
+        (none.code, none.errors.as_str()),
+        (Some(4), "sandboxctl: no chat with a sandbox has an id that begins with 77\n")
+    );
     let wrong = run(&service.socket, &["get", "coder"]).await;
-    assert!(wrong.code == Some(2) && wrong.errors.contains("\"coder\" is no chat"), "{}", wrong.errors);
+    assert!(wrong.code == Some(2) && wrong.errors.contains("\"coder\" is not a chat"), "{}", wrong.errors);
 }
 
 #[tokio::test]
-async fn a_list_is_filtered_and_all_of_it_deleted_only_when_one_is_sure() {
+async fn a_list_is_filtered_and_deleted_only_with_confirmation() {
     let service = Service::start().await;
     for (agent, profile) in [("a", "default"), ("b", "default"), ("b", "other")] {
         let created = run(&service.socket, &["create", "--agent-id", agent, "--profile", profile]).await;
@@ -137,7 +138,7 @@ async fn tables_fit_the_terminal_and_are_whole_where_there_is_none() {
 }
 
 #[tokio::test]
-async fn a_reader_that_has_gone_is_no_failure() {
+async fn a_closed_pipe_is_no_failure() {
     let service = Service::start().await;
     let chat = chat();
     assert_eq!(create(&service, &chat, &[]).await.code, Some(0));
@@ -158,7 +159,7 @@ async fn a_reader_that_has_gone_is_no_failure() {
         let ended = tokio::time::timeout(PATIENCE, with_closed_pipes(arguments).wait()).await.expect("in time");
         assert_eq!(ended.expect("ended").code(), Some(0), "{arguments:?}");
     }
-    // It has nothing to print to standard output, and a word for standard error at its end.
+    // The command writes only to standard error: one line at its end.
     let mut watching = with_closed_pipes(&["events"]);
     let mut caller = service.connect().await;
     let _ = caller.ask(&request(1, "system.health", &json!({}))).await;
@@ -202,7 +203,7 @@ async fn every_page_of_a_long_list_is_shown() {
 }
 
 #[tokio::test]
-async fn exit_codes_tell_failures_apart() {
+async fn exit_codes_distinguish_failures() {
     let service = Service::start().await;
     let chat = chat();
     assert_eq!(create(&service, &chat, &[]).await.code, Some(0));
@@ -214,27 +215,36 @@ async fn exit_codes_tell_failures_apart() {
 
     assert_eq!(run(&service.socket, &["get", &support::chat()]).await.code, Some(4));
     assert_eq!(run(&service.socket, &["frobnicate"]).await.code, Some(2));
-    let nowhere = run(Path::new("/nonexistent/socket"), &["health"]).await;
-    assert!(nowhere.code == Some(3) && nowhere.errors.contains("is sandboxd running?"), "{}", nowhere.errors);
+    let unreachable = run(Path::new("/nonexistent/socket"), &["health"]).await;
+    assert!(
+        unreachable.code == Some(3) && unreachable.errors.contains("is sandboxd running?"),
+        "{}",
+        unreachable.errors
+    );
 }
 
 #[tokio::test]
 async fn health_is_in_the_exit_code() {
     let service = Service::start().await;
-    let well = run(&service.socket, &["health"]).await;
-    assert!(well.code == Some(0) && well.output.contains("ok"), "{}", well.output);
+    let healthy = run(&service.socket, &["health"]).await;
+    assert!(healthy.code == Some(0) && healthy.output.contains("ok"), "{}", healthy.output);
     service.engine.fail_always(Operation::Identify, Fault::unreachable());
-    let ill = run(&service.socket, &["health"]).await;
-    assert!(ill.code == Some(1) && ill.output.contains("degraded"), "{}", ill.output);
+    let degraded = run(&service.socket, &["health"]).await;
+    assert!(degraded.code == Some(1) && degraded.output.contains("degraded"), "{}", degraded.output);
     let info = run(&service.socket, &["info"]).await;
     assert!(info.code == Some(0) && info.output.contains("default, other"), "{}", info.output);
 }
 
 #[tokio::test]
-async fn a_doctor_says_what_is_missing_and_what_to_do_about_it() {
+async fn doctor_reports_problems_with_advice() {
     let service = Service::start().await;
-    let well = run(&service.socket, &["doctor"]).await;
-    assert!(well.code == Some(0) && well.output.contains(" checks, 0 problems"), "{}{}", well.output, well.errors);
+    let healthy = run(&service.socket, &["doctor"]).await;
+    assert!(
+        healthy.code == Some(0) && healthy.output.contains(" checks, 0 problems"),
+        "{}{}",
+        healthy.output,
+        healthy.errors
+    );
     service.engine.lose_image("sandbox:1");
     let missing = run(&service.socket, &["doctor"]).await;
     assert_eq!(missing.code, Some(1), "{}", missing.output);
@@ -243,24 +253,24 @@ async fn a_doctor_says_what_is_missing_and_what_to_do_about_it() {
         assert!(missing.output.contains(part), "{part}: {}", missing.output);
     }
     assert!(!missing.output.contains('\x1b'), "no colour but on a terminal");
-    let told = run(&service.socket, &["--json", "doctor"]).await;
-    let told: Value = serde_json::from_str(&told.output).expect("one JSON object");
-    assert_eq!((&told["checks"][0]["name"], &told["checks"][0]["advice"]), (&"engine".into(), &Value::Null));
+    let report = run(&service.socket, &["--json", "doctor"]).await;
+    let report: Value = serde_json::from_str(&report.output).expect("one JSON object");
+    assert_eq!((&report["checks"][0]["name"], &report["checks"][0]["advice"]), (&"engine".into(), &Value::Null));
 }
 
 #[tokio::test]
-async fn a_doctor_is_of_use_without_a_service() {
-    let nowhere = run(Path::new("/nonexistent/socket"), &["doctor"]).await;
-    assert_eq!(nowhere.code, Some(1));
-    assert!(nowhere.output.contains("there is no socket /nonexistent/socket"), "{}", nowhere.output);
+async fn doctor_works_without_a_service() {
+    let unreachable = run(Path::new("/nonexistent/socket"), &["doctor"]).await;
+    assert_eq!(unreachable.code, Some(1));
+    assert!(unreachable.output.contains("there is no socket /nonexistent/socket"), "{}", unreachable.output);
     let directory = tempfile::tempdir().expect("a directory");
     let socket = directory.path().join("left.sock");
     drop(std::os::unix::net::UnixListener::bind(&socket).expect("bound"));
     let left = run(&socket, &["--json", "doctor"]).await;
-    let told: Value = serde_json::from_str(&left.output).expect("one JSON object");
-    let check = &told["checks"][0];
+    let report: Value = serde_json::from_str(&left.output).expect("one JSON object");
+    let check = &report["checks"][0];
     assert_eq!((left.code, &check["name"], &check["status"]), (Some(1), &"service".into(), &"problem".into()));
-    assert!(check["message"].as_str().is_some_and(|message| message.starts_with("nobody listens at")), "{check}");
+    assert!(check["message"].as_str().is_some_and(|message| message.starts_with("no service listens at")), "{check}");
 }
 
 #[tokio::test]
@@ -315,7 +325,7 @@ async fn events_are_followed_line_by_line() {
     assert_eq!(watching.child.wait().await.expect("ended").code(), Some(0));
 }
 
-/// A command that goes on until it is ended.
+/// A running command that follows a stream.
 struct Following {
     child: tokio::process::Child,
     lines: tokio::io::Lines<BufReader<tokio::process::ChildStdout>>,

@@ -1,17 +1,14 @@
-//! sandboxctl inside a sandbox, as a shell sees it: output, input, terminals, exit codes, files.
-
-#[path = "support/in_process.rs"]
-mod support;
+//! Tests of sandboxctl's commands for a guest, as a shell sees them: output, input, terminals, exit codes, files.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::process::Stdio;
 
+use crate::support::{PATIENCE, Service, chat};
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Winsize, tcgetattr, tcsetwinsize};
 use serde_json::{Value, json};
-use support::{PATIENCE, Service, chat};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{Child, Command};
 
@@ -57,7 +54,7 @@ impl Sandbox {
         let mut child = self.command(arguments).spawn().expect("sandboxctl runs");
         let mut stdin = child.stdin.take().expect("piped");
         let feed = async {
-            // It need not read it.
+            // The command may end without reading its input.
             let _ = stdin.write_all(input).await;
             drop(stdin);
         };
@@ -67,16 +64,16 @@ impl Sandbox {
         Ran { code: output.status.code(), output: output.stdout, errors }
     }
 
-    /// A line for the shell of the sandbox.
+    /// Runs a line in the sandbox's shell.
     async fn exec(&self, options: &[&str], line: &str) -> Ran {
         self.run(&[&["exec", &self.chat], options, &["--", "sh", "-c", line]].concat()).await
     }
 
-    fn inside(&self, path: &str) -> String {
+    fn remote_path(&self, path: &str) -> String {
         format!("{}:{}", self.chat, self.path(path))
     }
 
-    /// The sandbox of these tests sees this machine's files.
+    /// Returns a guest path. The sandbox of these tests shares this machine's file system.
     fn path(&self, name: &str) -> String {
         format!("{}/{name}", self.place.path().to_str().expect("UTF-8"))
     }
@@ -113,7 +110,7 @@ async fn a_command_needs_no_dashes_before_it_and_keeps_its_own_options() {
 }
 
 #[tokio::test]
-async fn a_command_that_outlives_the_service_is_told_with_the_way_back_to_it() {
+async fn a_command_that_outlives_the_service_is_reported_with_its_attach_command() {
     let sandbox = Sandbox::new().await;
     let mut child =
         sandbox.command(&["exec", &sandbox.chat, "sh", "-c", "echo begun; sleep 20"]).spawn().expect("it runs");
@@ -144,7 +141,7 @@ async fn code_is_run_from_a_file_or_as_it_is_piped() {
 }
 
 #[tokio::test]
-async fn a_sandbox_tells_its_output_and_its_use_and_stands_still() {
+async fn a_sandbox_has_logs_and_stats_and_can_be_paused() {
     let sandbox = Sandbox::new().await;
     let ran = sandbox.run(&["logs", &sandbox.chat, "--tail", "10"]).await;
     assert_eq!(ran.code, Some(0), "{}", ran.errors);
@@ -157,7 +154,7 @@ async fn a_sandbox_tells_its_output_and_its_use_and_stands_still() {
 }
 
 #[tokio::test]
-async fn a_command_that_never_ran_is_told_from_one_that_failed() {
+async fn a_command_that_never_ran_differs_from_one_that_failed() {
     let sandbox = Sandbox::new().await;
     assert_eq!(sandbox.run(&["exec", &sandbox.chat, "--", "frobnicate"]).await.code, Some(127));
     assert_eq!(sandbox.run(&["exec", &sandbox.chat, "--", "/"]).await.code, Some(126));
@@ -175,11 +172,11 @@ async fn standard_input_is_passed_on_byte_by_byte_when_asked_for() {
     let ran = sandbox.run_with(&["exec", &sandbox.chat, "--", "wc", "-c"], &bytes).await;
     assert_eq!(ran.text(), "0\n", "it was not asked for");
     let ran = sandbox.run_with(&["exec", &sandbox.chat, "-i", "--", "true"], &bytes).await;
-    assert_eq!(ran.code, Some(0), "a command need not read it: {}", ran.errors);
+    assert_eq!(ran.code, Some(0), "a command may ignore its input: {}", ran.errors);
 }
 
 #[tokio::test]
-async fn ctrl_c_ends_the_command_and_what_it_has_started() {
+async fn ctrl_c_ends_the_command_and_its_children() {
     let sandbox = Sandbox::new().await;
     let line = "setsid sleep 1000 & echo $!; sleep 1000";
     let mut child = sandbox.command(&["exec", &sandbox.chat, "--", "sh", "-c", line]).spawn().expect("it runs");
@@ -202,14 +199,14 @@ async fn a_detached_command_is_listed_followed_and_killed() {
     let row = listed.text().lines().nth(1).expect("a command").to_owned();
     assert!(row.starts_with(&command) && row.contains("  running  sh -c echo serving"), "{row}");
 
-    // Whoever only looks may go.
+    // An attached caller may leave; the command goes on.
     let mut child = sandbox.command(&["attach", &sandbox.chat, &command]).spawn().expect("it runs");
     let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
     assert_eq!(lines.next_line().await.expect("readable").as_deref(), Some("serving"));
     kill_process(pid(&child), Signal::INT).expect("signalled");
     assert_eq!(ended(&mut child).await, Some(130));
 
-    // Until the service has noticed, it would tell the one that has gone of the end.
+    // Until the service has noticed the disconnect, it would send the end to the old connection.
     while sandbox.run(&["ps", &sandbox.chat]).await.text().contains("attached") {}
 
     assert_eq!(sandbox.run(&["kill", &sandbox.chat, &command, "--signal", "15"]).await.code, Some(0));
@@ -220,33 +217,33 @@ async fn a_detached_command_is_listed_followed_and_killed() {
 }
 
 #[tokio::test]
-async fn files_are_copied_both_ways_whatever_they_hold() {
+async fn files_with_any_content_are_copied_both_ways() {
     let sandbox = Sandbox::new().await;
     let bytes: Vec<u8> = (0..=255).cycle().take(3 << 20).collect();
     let (local, back) = (sandbox.path("local"), sandbox.path("back"));
     std::fs::write(&local, &bytes).expect("written");
     std::fs::set_permissions(&local, std::os::unix::fs::PermissionsExt::from_mode(0o750)).expect("changed");
-    let copied = sandbox.run(&["cp", "-p", &local, &sandbox.inside("a/b/")]).await;
+    let copied = sandbox.run(&["cp", "-p", &local, &sandbox.remote_path("a/b/")]).await;
     assert_eq!((copied.code, copied.errors.as_str()), (Some(0), ""));
     assert!(std::fs::read(sandbox.path("a/b/local")).expect("a file") == bytes);
-    assert_eq!(sandbox.run(&["cp", &sandbox.inside("a/b/local"), &back]).await.code, Some(0));
+    assert_eq!(sandbox.run(&["cp", &sandbox.remote_path("a/b/local"), &back]).await.code, Some(0));
     assert!(std::fs::read(&back).expect("a file") == bytes);
     let mode = std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(&back).expect("a file").permissions());
     assert_eq!(mode & 0o777, 0o750);
     assert!(sandbox.run(&["cat", &sandbox.chat, &back]).await.output == bytes);
-    assert!(sandbox.run(&["cp", &sandbox.inside("back"), "-"]).await.output == bytes);
-    assert_eq!(sandbox.run_with(&["cp", "-", &sandbox.inside("piped")], b"typed").await.code, Some(0));
+    assert!(sandbox.run(&["cp", &sandbox.remote_path("back"), "-"]).await.output == bytes);
+    assert_eq!(sandbox.run_with(&["cp", "-", &sandbox.remote_path("piped")], b"typed").await.code, Some(0));
     assert_eq!(std::fs::read(sandbox.path("piped")).expect("a file"), b"typed");
 }
 
 #[tokio::test]
-async fn a_copy_that_fails_leaves_nothing_behind() {
+async fn a_failed_copy_leaves_no_file() {
     let sandbox = Sandbox::new().await;
-    let missing = sandbox.run(&["cp", &sandbox.inside("none"), &sandbox.path("here")]).await;
+    let missing = sandbox.run(&["cp", &sandbox.remote_path("none"), &sandbox.path("here")]).await;
     assert!(missing.code == Some(1) && missing.errors.contains("[file_error]"), "{}", missing.errors);
-    let nowhere = sandbox.run_with(&["cp", "-", &sandbox.inside("none/there")], b"x").await;
+    let nowhere = sandbox.run_with(&["cp", "-", &sandbox.remote_path("none/there")], b"x").await;
     assert!(nowhere.code == Some(1) && nowhere.errors.contains("[file_error]"), "{}", nowhere.errors);
-    let local = sandbox.run(&["cp", &sandbox.path("none"), &sandbox.inside("there")]).await;
+    let local = sandbox.run(&["cp", &sandbox.path("none"), &sandbox.remote_path("there")]).await;
     assert!(local.code == Some(1) && local.errors.contains("/none: "), "{}", local.errors);
     assert_eq!(std::fs::read_dir(sandbox.place.path()).expect("a directory").count(), 0);
     assert_eq!(sandbox.run(&["cp", "a", "b"]).await.code, Some(2), "neither is in a sandbox");
@@ -310,7 +307,7 @@ fn terminal() -> (OwnedFd, OwnedFd) {
     (master, slave)
 }
 
-/// Waits until one of these is on the screen, and says which.
+/// Waits until one of the texts is on the screen, and returns its index.
 async fn see(screen: &mut tokio::fs::File, texts: &[&str]) -> usize {
     let mut seen = Vec::new();
     let looking = async {

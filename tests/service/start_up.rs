@@ -1,18 +1,15 @@
-//! The work at start-up that goes on while the service serves already.
-
-#[path = "support/in_process.rs"]
-mod support;
+//! Tests of start-up work that continues while the service already serves.
 
 use std::sync::Arc;
 
+use crate::support::{FitEngine, PATIENCE};
 use sandboxd::config::Config;
-use sandboxd::engine::guest::Closed;
-use sandboxd::service::{Outside, Service, ServiceError};
+use sandboxd::engine::guest::NoGuestAccess;
+use sandboxd::service::{Dependencies, Service, ServiceError};
 use sandboxd_actors::journal::memory::MemoryJournal;
 use sandboxd_actors::ports::engine::Operation;
 use sandboxd_actors::ports::engine::fake::{FakeEngine, Fault};
 use sandboxd_actors::ports::images::fake::FakeImages;
-use support::{Fit, PATIENCE};
 use tokio_util::sync::CancellationToken;
 
 #[tokio::test]
@@ -33,14 +30,14 @@ async fn a_panic_in_the_work_at_start_up_ends_the_service_with_an_error() {
     std::fs::write(&file, settings).expect("written");
     let config = Config::load(Some(&file), std::iter::empty::<(String, String)>()).expect("valid");
     let engine = FakeEngine::new();
-    // Silent at start, so that the service serves without it and tries again.
+    // The engine does not answer at first, so the service serves without it and retries.
     engine.fail_next(Operation::Identify, Fault::unreachable());
     engine.fail_next(Operation::Identify, Fault::Panic);
-    let outside = Outside {
+    let outside = Dependencies {
         engine: Arc::new(engine),
-        inside: Arc::new(Closed),
+        engine_guest: Arc::new(NoGuestAccess),
         images: Arc::new(FakeImages::new()),
-        condition: Arc::new(Fit),
+        condition: Arc::new(FitEngine),
         engine_sockets: Vec::new(),
         journal: MemoryJournal::new(),
         listener: None,

@@ -1,18 +1,16 @@
-//! Whole directories into and out of a sandbox, over the real socket and with the real init.
-
-#[path = "support/in_process.rs"]
-mod support;
+//! Tests of copying directories into and out of a sandbox, over the real socket and with the real init.
 
 use std::fs;
 use std::path::Path;
 use std::process::Output;
 
+use crate::support;
+use crate::support::{Caller, Service, chat, kind, request};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use sandbox_init::tar::{END, Entry, Kind};
 use sandbox_init::tree::{Packing, Unpacking};
 use serde_json::{Value, json};
-use support::{Caller, Service, chat, kind, request};
 use tokio::process::Command;
 
 struct Sandbox {
@@ -31,7 +29,7 @@ impl Sandbox {
         Self { service, caller, chat, place: tempfile::tempdir().expect("a directory") }
     }
 
-    /// The sandbox of these tests sees this machine's files.
+    /// Returns a guest path. The sandbox of these tests shares this machine's file system.
     fn path(&self, name: &str) -> String {
         self.place.path().join(name).to_str().expect("UTF-8").to_owned()
     }
@@ -41,7 +39,7 @@ impl Sandbox {
         request(id, method, &params)
     }
 
-    /// The archive, and the answer.
+    /// Returns the archive and the answer.
     async fn read(&mut self, path: &str) -> (Vec<u8>, Value) {
         let line = self.line(7, "sandbox.read_tree", json!({ "path": path }));
         self.caller.send(line).await;
@@ -71,7 +69,7 @@ impl Sandbox {
             let params = json!({ "command_id": command, "base64": STANDARD.encode(part), "end": end });
             let line = self.line(9, "sandbox.input", params);
             self.caller.send(line).await;
-            // One that has failed already takes no more.
+            // A failed write takes no more data.
             loop {
                 let message = self.caller.answer().await;
                 if message["id"] == 9 {
@@ -135,7 +133,7 @@ async fn a_tree_is_read_and_written() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_read_or_written_is_named() {
+async fn unreadable_and_unwritable_paths_are_named() {
     let mut sandbox = Sandbox::new().await;
     tree(&sandbox.place.path().join("from"));
     let (_, answer) = sandbox.read(&sandbox.path("from/README")).await;
@@ -176,7 +174,7 @@ async fn a_tree_waits_for_a_sync_like_any_write() {
     }
     let writing = sandbox.line(3, "sandbox.write_tree", json!({ "path": sandbox.path("to"), "parents": true }));
     sandbox.caller.send(writing).await;
-    // A read does not wait, and comes back before the other has begun.
+    // A read does not wait, and ends before the other has begun.
     tree(&sandbox.place.path().join("from"));
     assert_eq!(sandbox.read(&sandbox.path("from")).await.1["result"]["entries"], 6);
     fs::write(&gate, "").expect("opened");

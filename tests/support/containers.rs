@@ -1,4 +1,4 @@
-//! What the engine itself says about the containers of one service, past the service.
+//! The containers of one service as the engine reports them, without the service in between.
 
 use std::collections::HashMap;
 
@@ -28,7 +28,7 @@ impl Containers {
         Self { docker, instance: instance.to_owned() }
     }
 
-    /// Running or not.
+    /// Returns all containers, running or not.
     pub(crate) async fn all(&self) -> Vec<ContainerSummary> {
         let options = ListContainersOptionsBuilder::default().all(true).filters(&self.ours()).build();
         self.docker.list_containers(Some(options)).await.expect("a list")
@@ -38,7 +38,7 @@ impl Containers {
         self.all().await.len()
     }
 
-    /// The id of the only one, once it is there.
+    /// Returns the id of the only container, once it exists.
     pub(crate) async fn only(&self) -> String {
         eventually("there is a container", || async {
             let mut all = self.all().await;
@@ -61,7 +61,7 @@ impl Containers {
         answer.ok().and_then(|container| container.state?.running).unwrap_or(false)
     }
 
-    /// Whatever the sandbox's shell prints, both streams together.
+    /// Returns the output of the sandbox's shell, both streams together.
     pub(crate) async fn shell(&self, id: &str, script: &str) -> String {
         let command = ["sh", "-c", script].map(String::from).to_vec();
         let config = ExecConfig {
@@ -90,7 +90,7 @@ impl Containers {
         remove(&self.docker, id).await.expect("removed");
     }
 
-    /// A container of somebody else, with a name of their choice.
+    /// Creates a container that does not belong to the service.
     pub(crate) async fn create_foreign(&self, name: &str) -> ForeignContainer {
         let id = self.create(Some(name), HashMap::from([("sandboxd.test".into(), "foreign".into())])).await;
         let foreign = ForeignContainer { id, docker: self.docker.clone() };
@@ -98,7 +98,7 @@ impl Containers {
         foreign
     }
 
-    /// A container that comes after all others, of no chat.
+    /// Creates a container without a chat. Its engine event comes after all earlier ones.
     pub(crate) async fn create_marker(&self) -> String {
         let ours = [("sandboxd.managed", "true"), ("sandboxd.instance", &self.instance)];
         self.create(None, ours.map(|(label, value)| (label.to_owned(), value.to_owned())).into()).await
@@ -115,8 +115,8 @@ impl Containers {
         self.docker.create_container(Some(options), body).await.expect("created").id
     }
 
-    /// Containers coming into being and ceasing to be, from now on, in order.
-    pub(crate) fn births_and_deaths(&self) -> impl Stream<Item = EventMessage> + Send + 'static {
+    /// Streams the creations and removals of containers from now on, in order.
+    pub(crate) fn creations_and_removals(&self) -> impl Stream<Item = EventMessage> + Send + 'static {
         let mut filters = self.ours();
         filters.insert("event", vec!["create".to_owned(), "destroy".to_owned()]);
         let now = chrono::Utc::now().timestamp().to_string();
@@ -129,12 +129,12 @@ impl Containers {
     }
 }
 
-/// The container of a sandbox that was created.
+/// Returns the container id of a created sandbox.
 pub(crate) fn id_of(sandbox: &Value) -> &str {
     sandbox["container_id"].as_str().expect("a container's id")
 }
 
-/// Removed in the end, however the test ends.
+/// A container that does not belong to the service. It is removed on drop.
 pub(crate) struct ForeignContainer {
     pub(crate) id: String,
     docker: Docker,

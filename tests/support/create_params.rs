@@ -1,4 +1,4 @@
-//! What a test asks for: the parameters of a create.
+//! The parameters of a create request.
 
 use std::path::{Path, PathBuf};
 

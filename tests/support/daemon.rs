@@ -1,4 +1,4 @@
-//! One run of the real service: started as a process, talked to over its socket, ended by a signal.
+//! One run of the real service: a process that is called over its socket and ended by a signal.
 
 use std::os::unix::net::UnixListener;
 use std::process::{Child, Command, ExitStatus};
@@ -15,26 +15,26 @@ use crate::create_params::CreateParams;
 use crate::engine::eventually;
 use crate::installation::Installation;
 
-/// Longer than the engine is waited for.
+/// Longer than the service waits for the engine.
 const LONGEST_START: Duration = Duration::from_secs(60);
 
-/// Longer than the grace that the tests configure.
+/// Longer than the grace period that the tests configure.
 const LONGEST_END: Duration = Duration::from_secs(15);
 
 pub(crate) struct Daemon {
     process: Process,
     client: Client,
-    /// After the process: what it still does is done before its containers are removed.
+    /// Dropped after the process: its last operations end before its containers are removed.
     installation: Installation,
 }
 
 impl Daemon {
-    /// A service of its own with these settings, ready to be called.
+    /// Starts a service with these settings. Returns once the service answers.
     pub(crate) async fn start(settings: &str) -> Self {
         Installation::new(settings).start().await
     }
 
-    /// Ends as it should, and leaves everything for the next run.
+    /// Stops the service gracefully, and keeps its state for the next run.
     pub(crate) async fn stop(mut self) -> Installation {
         self.signal(Signal::TERM);
         let status = self.process.ended().await;
@@ -42,22 +42,22 @@ impl Daemon {
         self.installation
     }
 
-    /// Ends in the middle of whatever it does.
+    /// Kills the service, and keeps its state for the next run.
     pub(crate) async fn kill(mut self) -> Installation {
         self.signal(Signal::KILL);
         self.process.ended().await;
         self.installation
     }
 
-    /// Ends by itself.
+    /// Waits until the service exits by itself.
     pub(crate) async fn ended(mut self) -> (ExitStatus, Installation) {
         let status = self.process.ended().await;
         (status, self.installation)
     }
 
-    /// Ends by itself, or else as it should.
+    /// Waits until the service exits, by itself or after SIGTERM.
     pub(crate) async fn end(self) -> (ExitStatus, Installation) {
-        // Not yet waited for, so the number is still its own.
+        // The process is not yet reaped, so its pid is still valid.
         let _ = kill_process(self.pid(), Signal::TERM);
         self.ended().await
     }
@@ -70,12 +70,12 @@ impl Daemon {
         self.process.pid()
     }
 
-    /// Another connection.
+    /// Opens another connection.
     pub(crate) async fn connect(&self) -> Client {
         Client::connect(self.socket()).await.expect("it listens")
     }
 
-    /// As [`Daemon::call`], of a service that may end before it answers: nothing, then.
+    /// Like [`Daemon::call`], but returns `None` if the service exits before its answer.
     pub(crate) async fn try_call(&self, method: &str, params: impl Serialize) -> Option<Result<Value, Failure>> {
         match self.client.call(method, params).await {
             Ok(answer) => Some(Ok(answer)),
@@ -93,17 +93,17 @@ impl Daemon {
         self.call("sandbox.create", params).await
     }
 
-    /// A create that succeeds.
+    /// Makes a create that succeeds.
     pub(crate) async fn created(&self, params: &CreateParams) -> Value {
         self.create(params).await.unwrap_or_else(|failure| panic!("not created: {failure:?}"))
     }
 
-    /// A create that fails.
+    /// Makes a create that fails.
     pub(crate) async fn refused(&self, params: &CreateParams) -> Failure {
         self.create(params).await.expect_err("a create that cannot succeed")
     }
 
-    /// A create under way, on a connection of its own.
+    /// Begins a create on a connection of its own.
     pub(crate) async fn creating(&self, params: &CreateParams) -> JoinHandle<Result<Value, Failure>> {
         let (client, params) = (self.connect().await, params.clone());
         tokio::spawn(async move { call(&client, "sandbox.create", params).await })
@@ -132,20 +132,20 @@ impl std::ops::Deref for Daemon {
 }
 
 impl Installation {
-    /// Resolves once the service answers.
+    /// Starts the service. Returns once it answers.
     pub(crate) async fn start(self) -> Daemon {
         let command = self.sandboxd();
         self.run(command).await
     }
 
-    /// The same with these arguments.
+    /// Like [`Installation::start`], with these arguments.
     pub(crate) async fn start_with(self, arguments: &[&str]) -> Daemon {
         let mut command = self.sandboxd();
         command.args(arguments);
         self.run(command).await
     }
 
-    /// The same with a listening socket handed over, as systemd does it.
+    /// Like [`Installation::start`], with a listening socket passed on as systemd does.
     pub(crate) async fn start_on(self, listener: &UnixListener) -> Daemon {
         let command = self.activated(listener);
         self.run(command).await
@@ -159,14 +159,14 @@ impl Installation {
             async { Client::connect(self.socket()).await.ok() }
         })
         .await;
-        // It listens before it serves. Any answer will do, and this one takes no engine.
+        // The socket exists before the service serves. Any answer is enough; this request needs no engine.
         let answer = tokio::time::timeout(LONGEST_START, call(&client, "", json!({}))).await;
         answer.expect("it serves").expect_err("there is no such method");
         Daemon { process, client, installation: self }
     }
 }
 
-/// What the service answers. That it answers nothing is never right.
+/// Calls a method. Panics if the connection ends without an answer.
 pub(crate) async fn call(client: &Client, method: &str, params: impl Serialize) -> Result<Value, Failure> {
     match client.call(method, params).await {
         Ok(answer) => Ok(answer),
@@ -189,7 +189,7 @@ impl Process {
 }
 
 impl Drop for Process {
-    /// Lets calls to the engine come to their end, so that none brings a container that nobody removes.
+    /// Lets engine calls in flight end, so that none leaves a container behind.
     fn drop(&mut self) {
         if !matches!(self.0.try_wait(), Ok(None)) {
             return;

@@ -1,5 +1,5 @@
-//! A real engine for a test: an instance of its own, whose containers, snapshots and networks go when the test ends, however it
-//! ends.
+//! A real engine for a test, with an instance of the test's own. Its containers, snapshots and networks are removed
+//! when the test ends, even if it fails.
 
 use std::collections::{BTreeMap, HashMap};
 use std::future::Future;
@@ -19,7 +19,7 @@ use sandboxd_actors::domain::subnet::AddressRange;
 use sandboxd_actors::ports::engine::{ContainerState, Engine, EngineError, Exit, NetworkSpec, Observed};
 use uuid::Uuid;
 
-/// Where the tests find the engine; `scripts/engine up` prints one.
+/// Returns the engine's address for the tests; `scripts/engine up` prints one.
 pub(crate) fn engine_host() -> String {
     std::env::var("DOCKER_HOST").unwrap_or_else(|_| "auto".to_owned())
 }
@@ -48,7 +48,7 @@ impl TestInstance {
         }
     }
 
-    /// A container that runs `script` and has no network.
+    /// Returns a container without a network that runs `script`.
     pub(crate) fn spec(&self, script: &str) -> ContainerSpec {
         ContainerSpec {
             entry_point: None,
@@ -68,7 +68,7 @@ impl TestInstance {
         }
     }
 
-    /// The same for a chat of its own, under that chat's name.
+    /// Returns a container that runs `script` for a new chat, under that chat's name.
     pub(crate) fn chat_spec(&self, script: &str) -> (ChatId, ContainerSpec) {
         let chat = ChatId::new(Uuid::new_v4());
         let mut spec = ContainerSpec { name: ContainerName::of(&self.name, chat), ..self.spec(script) };
@@ -76,7 +76,8 @@ impl TestInstance {
         (chat, spec)
     }
 
-    /// A network of the test's own, on which sandboxes cannot reach each other where the engine may write the rules.
+    /// Returns a network of the test's own. Where the engine may write firewall rules, the network isolates sandboxes
+    /// from each other.
     pub(crate) fn network(&self) -> NetworkSpec {
         NetworkSpec {
             name: self.name.to_string(),
@@ -86,7 +87,7 @@ impl TestInstance {
         }
     }
 
-    /// A directory on the host that anybody may write to, to be mounted at `target`.
+    /// Returns a mount at `target` of a host directory that every user may write to.
     pub(crate) fn mount(&self, target: &str, read_only: bool) -> Mount {
         use std::os::unix::fs::PermissionsExt;
         let path = self.directory.path().join(Uuid::new_v4().to_string());
@@ -110,7 +111,7 @@ impl TestInstance {
         self.engine.inspect(id.as_str()).await.expect("an answer").expect("it is there")
     }
 
-    /// Waits until the container has ended.
+    /// Waits until the container has exited.
     pub(crate) async fn exit(&self, id: &ContainerId) -> Exit {
         eventually("the container ends", || async {
             match self.observe(id).await.state {
@@ -121,14 +122,14 @@ impl TestInstance {
         .await
     }
 
-    /// What a container prints until it ends.
+    /// Returns the output of a container until its exit.
     pub(crate) async fn output(&self, spec: &ContainerSpec) -> Vec<String> {
         let id = self.launch(spec).await;
         self.exit(&id).await;
         self.engine.log_tail(&id, 1000).await.expect("its output")
     }
 
-    /// The engine itself, for what the port does not show.
+    /// Returns the engine's own client, for data that the port does not show.
     pub(crate) async fn raw(&self) -> bollard::Docker {
         raw(&*self.engine).await.expect("it answers")
     }
@@ -163,7 +164,7 @@ impl Drop for TestInstance {
     }
 }
 
-/// Runs to its end on a thread of its own: the test's runtime cannot be waited for from a destructor.
+/// Runs a future to its end on another thread: a destructor cannot wait for the test's runtime.
 pub(crate) fn blocking(work: impl Future<Output = ()> + Send + 'static) {
     let thread = std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
@@ -172,8 +173,8 @@ pub(crate) fn blocking(work: impl Future<Output = ()> + Send + 'static) {
     let _ = thread.join();
 }
 
-/// Asks until there is an answer, for at most 30 seconds.
-pub(crate) async fn eventually<T, F: Future<Output = Option<T>>>(what: &str, mut ask: impl FnMut() -> F) -> T {
+/// Polls `ask` until it returns a value, for at most 30 seconds.
+pub(crate) async fn eventually<T, F: Future<Output = Option<T>>>(label: &str, mut ask: impl FnMut() -> F) -> T {
     let asking = async {
         loop {
             if let Some(answer) = ask().await {
@@ -182,10 +183,12 @@ pub(crate) async fn eventually<T, F: Future<Output = Option<T>>>(what: &str, mut
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(30), asking).await.unwrap_or_else(|_| panic!("it did not happen: {what}"))
+    tokio::time::timeout(Duration::from_secs(30), asking)
+        .await
+        .unwrap_or_else(|_| panic!("not within the time limit: {label}"))
 }
 
-/// The engine itself, for what the port does not show.
+/// Returns the engine's own client, for data that the port does not show.
 pub(crate) async fn raw(engine: &dyn Engine) -> Result<bollard::Docker, EngineError> {
     let host = engine.identify().await?.host;
     Ok(bollard::Docker::connect_with_host(&host).expect("it was found there"))

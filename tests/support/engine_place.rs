@@ -1,5 +1,5 @@
-//! Where an engine lives that a test starts for itself: its data, its sockets, its processes and its mounts. All of it
-//! goes when the test ends, however it ends.
+//! The directories, processes and mounts of an engine that a test starts. All of them are removed when the test ends,
+//! even if it fails.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,13 +14,13 @@ use sandboxd_actors::ports::engine::Engine;
 
 use crate::engine::{TestInstance, blocking, test_image};
 
-/// From a signal that cannot be refused to the end of the last process.
+/// The time from SIGKILL to the end of the last process.
 const LONGEST_END: Duration = Duration::from_secs(10);
 
 pub(crate) struct EnginePlace {
-    /// What lasts.
+    /// The engine's persistent data.
     pub(crate) directory: tempfile::TempDir,
-    /// What ends with the engine. In the arguments of all its processes.
+    /// The engine's runtime files. Their path is in the arguments of all its processes.
     pub(crate) runtime: PathBuf,
 }
 
@@ -47,7 +47,7 @@ impl Drop for EnginePlace {
     }
 }
 
-/// Those whose arguments contain the engine's own place.
+/// Returns the processes whose arguments contain the engine's runtime directory.
 fn processes(runtime: &Path) -> Vec<(Pid, String)> {
     let mark = runtime.to_str().expect("a plain path");
     let process = |entry: fs::DirEntry| {
@@ -58,7 +58,7 @@ fn processes(runtime: &Path) -> Vec<(Pid, String)> {
     fs::read_dir("/proc").expect("processes").flatten().filter_map(process).collect()
 }
 
-/// Ends them all: a container's first process before its keeper, which could not end it any more.
+/// Kills all processes: a container's first process before its shim, which could not kill it afterwards.
 async fn end_processes(runtime: PathBuf) {
     let deadline = Instant::now() + LONGEST_END;
     loop {
@@ -82,7 +82,7 @@ fn children(parent: Pid) -> Vec<Pid> {
         .collect()
 }
 
-/// Such an engine has no image, and nothing can be pulled: it is given the one of the other tests.
+/// Copies the tests' image to the engine, which has no images and cannot pull any.
 pub(crate) async fn copy_test_image(host: &str) {
     let image = test_image();
     let theirs = TestInstance::new().raw().await;

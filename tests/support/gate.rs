@@ -1,8 +1,8 @@
-//! Sandboxes whose start takes as long as a test wants it to.
+//! Sandboxes that a test keeps from becoming ready for as long as it needs.
 
 use crate::create_params::CreateParams;
 
-/// Ready once its gate is open.
+/// The settings of a sandbox that is ready once its gate is open.
 pub(crate) const GATED: &str = "
     [profiles.default]
     command = ['sh', '-c', 'until [ -e /volume/go ]; do sleep 0.05; done; exec httpd -f -p 8080 -h /www']

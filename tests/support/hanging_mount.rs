@@ -9,12 +9,12 @@ use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
 pub(crate) struct HangingMount {
     at: PathBuf,
-    /// Once it is closed, every call that waits gets an error.
+    /// Every waiting call gets an error once this is closed.
     device: Option<File>,
 }
 
 impl HangingMount {
-    /// Over an existing directory.
+    /// Mounts over an existing directory.
     pub(crate) fn over(at: &Path) -> Self {
         let device = OpenOptions::new().read(true).write(true).open("/dev/fuse").expect("a kernel with FUSE");
         let options = format!("fd={},rootmode=40000,user_id=0,group_id=0,allow_other", device.as_raw_fd());

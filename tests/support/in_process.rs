@@ -1,6 +1,6 @@
-//! The whole service but for the engine, in this process: a real socket, the real core, a fake engine.
+//! The service in the test's process: a real socket, the real core and a fake engine.
 
-// Each test uses a part of this.
+// Each test binary uses a part of this module.
 #![allow(dead_code)]
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -14,7 +14,7 @@ use futures_util::FutureExt;
 use sandboxd::config::Config;
 use sandboxd::doctor::{Doctor, Settings};
 use sandboxd::engine::condition::{Condition, Enforced, EngineCondition, NetworkCondition};
-use sandboxd::engine::guest::Closed;
+use sandboxd::engine::guest::NoGuestAccess;
 use sandboxd::guest::{GuestsOnDisk, GuestsViaEngine};
 use sandboxd::languages::Languages;
 use sandboxd::probe::NetworkProbe;
@@ -29,7 +29,7 @@ use sandboxd::storage::file_system::FileSystem;
 use sandboxd::storage::volumes::VolumePolicy;
 use sandboxd_actors::builder::garbage_collection::Watermarks;
 use sandboxd_actors::builder::repository_image::Repository;
-use sandboxd_actors::builder::{BuilderLimits, BuilderSetup, Collecting};
+use sandboxd_actors::builder::{BuilderLimits, BuilderSetup, CollectionSettings};
 use sandboxd_actors::chat::{Rules, TeardownLimits, World};
 use sandboxd_actors::domain::container::MountPoints;
 use sandboxd_actors::domain::environment::Environment;
@@ -59,13 +59,13 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-/// Far beyond what anything here takes: only a defect reaches it.
+/// Longer than any correct operation in these tests takes.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The longest lease.
 pub(crate) const MAX_LEASE: Duration = Duration::from_secs(600);
 
-/// As many may hold one sandbox.
+/// The maximum number of leases of one sandbox.
 pub(crate) const MAX_LEASES: usize = 64;
 
 /// The shortest request.
@@ -93,7 +93,7 @@ impl Service {
 
     pub(crate) async fn with(limits: Limits, allowed: &Allowed) -> Self {
         let directory = tempfile::tempdir().expect("a directory");
-        // Others must be able to reach the socket, and be refused there.
+        // Other users must be able to reach the socket, and be refused there.
         std::fs::set_permissions(directory.path(), PermissionsExt::from_mode(0o755)).expect("opened");
         let place = directory.path().canonicalize().expect("canonical");
         for name in ["volumes/v", "dependencies", "tools"] {
@@ -125,7 +125,7 @@ impl Service {
         let doctor = Doctor {
             instance: instance.clone(),
             engine: bounded.clone(),
-            condition: Arc::new(Fit),
+            condition: Arc::new(FitEngine),
             images: Arc::new(images),
             sandboxes: sandboxes.clone(),
             slots: Arc::new(sandboxd_actors::ports::slot::NoSlots),
@@ -138,13 +138,13 @@ impl Service {
             }],
             settings: settings(&place, &limits),
             file_system: file_system.clone(),
-            settled: settled(),
+            reconciled: reconciled(),
         };
         let handler = Handler {
             instance,
             sandboxes: sandboxes.clone(),
             guests,
-            guests_via_engine: GuestsViaEngine::new(Arc::new(Closed), place.join("state")),
+            guests_via_engine: GuestsViaEngine::new(Arc::new(NoGuestAccess), place.join("state")),
             engine: bounded,
             doctor,
             volumes: policy.clone(),
@@ -172,7 +172,7 @@ impl Service {
         Caller::new(UnixStream::connect(&self.socket).await.expect("connected"))
     }
 
-    /// The line of a create for this chat.
+    /// Returns the line of a create request for this chat.
     pub(crate) fn create(&self, id: u64, chat: &str) -> String {
         let params = json!({ "chat_id": chat, "agent_id": "agent", "volume_host_path": self.volume });
         request(id, "sandbox.create", &params)
@@ -187,7 +187,7 @@ pub(crate) fn request(id: u64, method: &str, params: &Value) -> String {
     format!("{}\n", json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params }))
 }
 
-/// A connection, byte by byte if need be.
+/// A connection to the service, with access to single bytes.
 pub(crate) struct Caller {
     pub(crate) source: BufReader<OwnedReadHalf>,
     pub(crate) sink: OwnedWriteHalf,
@@ -203,14 +203,14 @@ impl Caller {
         self.sink.write_all(bytes.as_ref()).await.expect("sent");
     }
 
-    /// The next line, or `None` once the service has closed the connection.
+    /// Returns the next line, or `None` once the service has closed the connection.
     pub(crate) async fn line(&mut self) -> Option<String> {
         let mut line = String::new();
         let read = tokio::time::timeout(PATIENCE, self.source.read_line(&mut line)).await.expect("an answer in time");
         match read {
             Ok(0) => None,
             Ok(_) => Some(line),
-            // Closed before everything that was sent was read.
+            // The service closed the connection with unread input.
             Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => None,
             Err(error) => panic!("{error}"),
         }
@@ -221,7 +221,7 @@ impl Caller {
         Some(serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line:?}")))
     }
 
-    /// Nothing has arrived so far.
+    /// Returns whether no bytes have arrived yet.
     pub(crate) fn is_silent(&mut self) -> bool {
         self.source.fill_buf().now_or_never().is_none()
     }
@@ -236,19 +236,19 @@ impl Caller {
     }
 }
 
-/// Which error it is.
+/// Returns the error kind of an answer.
 pub(crate) fn kind(answer: &Value) -> &str {
     answer["error"]["data"]["kind"].as_str().unwrap_or_else(|| panic!("no error: {answer}"))
 }
 
-/// The connection still answers: whatever came before did no harm.
+/// Asserts that the connection still answers.
 pub(crate) async fn is_usable(caller: &mut Caller) {
     let answer = caller.ask("{\"jsonrpc\":\"2.0\",\"id\":\"still\",\"method\":\"system.info\"}\n").await;
     assert_eq!(answer["id"], "still", "{answer}");
     assert_eq!(answer["result"]["protocol"], 1, "{answer}");
 }
 
-/// Starts each sandbox's init as a process of this machine, for the fake engine starts none.
+/// Starts each sandbox's init as a process of this machine: the fake engine starts none.
 struct LocalInits {
     guests: Arc<GuestsOnDisk>,
     running: Mutex<HashMap<SessionId, Child>>,
@@ -257,20 +257,20 @@ struct LocalInits {
 #[async_trait]
 impl Guests for LocalInits {
     async fn prepare(&self, session: SessionId, _: bool) -> Result<Option<GuestSetup>, DirectoryError> {
-        let furnishing = self.guests.prepare(session, false).await?.expect("an init");
-        let [program, run] = [0, 1].map(|index| Path::new(furnishing.mounts[index].source.as_str()));
+        let setup = self.guests.prepare(session, false).await?.expect("an init");
+        let [program, run] = [0, 1].map(|index| Path::new(setup.mounts[index].source.as_str()));
         let init = Command::new(program)
-            .envs(furnishing.environment.iter().map(|(name, value)| (name, value)))
+            .envs(setup.environment.iter().map(|(name, value)| (name, value)))
             .env("SANDBOXD_INIT_SOCKET", run.join("socket"))
             .current_dir(run)
             .kill_on_drop(true)
             .spawn()
             .expect("an init");
         self.running.lock().expect("no panic").insert(session, init);
-        Ok(Some(furnishing))
+        Ok(Some(setup))
     }
 
-    /// Its mounts are those of this machine.
+    /// The mounts are those of this machine.
     async fn begin(&self, _: Started<'_>) -> Result<(), NotBegun> {
         Ok(())
     }
@@ -289,11 +289,11 @@ impl Guests for LocalInits {
     }
 }
 
-/// An engine that was set up as it should be.
-pub(crate) struct Fit;
+/// An engine setup without problems.
+pub(crate) struct FitEngine;
 
 #[async_trait]
-impl EngineCondition for Fit {
+impl EngineCondition for FitEngine {
     async fn condition(&self) -> Result<Condition, EngineError> {
         Ok(Condition { limits: Enforced { memory: true, cpus: true, pids: true }, live_restore: true })
     }
@@ -318,13 +318,13 @@ fn settings(place: &Path, limits: &Limits) -> Settings {
     }
 }
 
-fn settled() -> CancellationToken {
-    let settled = CancellationToken::new();
-    settled.cancel();
-    settled
+fn reconciled() -> CancellationToken {
+    let reconciled = CancellationToken::new();
+    reconciled.cancel();
+    reconciled
 }
 
-/// Beside the built-in ones, the other profile has a shell that reads its code, with a preamble and limits of its own.
+/// Returns the built-in languages. The other profile also has a shell language with a preamble and limits.
 fn languages(place: &Path) -> Languages {
     let settings = r#"[profiles.other.languages.piped-sh]
         command = ["sh", "-s"]
@@ -383,6 +383,7 @@ fn world(
         teardown: TeardownLimits { graceful: second, remove: second, total: 3 * second },
         journal,
         rules,
+        cleanups: Default::default(),
         retention: sandboxd_actors::domain::snapshot::retention::Retention {
             keep: 5,
             max_age: Duration::from_secs(3600),
@@ -390,7 +391,7 @@ fn world(
     }
 }
 
-/// Takes care of images in memory, among them that of one repository.
+/// Returns an image builder over images in memory, one of them from a repository.
 fn builder_setup(images: &FakeImages) -> BuilderSetup {
     let (minute, hour) = (Duration::from_secs(60), Duration::from_secs(3600));
     let repository = Repository {
@@ -416,7 +417,7 @@ fn builder_setup(images: &FakeImages) -> BuilderSetup {
         repositories: BTreeMap::from([(repository.name.clone(), Arc::new(repository))]),
         profiles: BTreeMap::from(["default", "other"].map(|name| (name.to_owned(), "sandbox:1".to_owned()))),
         limits: BuilderLimits { pull: minute, build: minute, ask: minute, builds_at_once: 1 },
-        collecting: Collecting { interval: hour, watermarks: Watermarks { high: 85.0, low: 75.0 }, all: false },
+        collection: CollectionSettings { interval: hour, watermarks: Watermarks { high: 85.0, low: 75.0 }, all: false },
     }
 }
 

@@ -1,5 +1,5 @@
-//! All of a service that outlives a run of it: its configuration, its directories, and its containers on a real engine.
-//! They go when the test ends, however it ends.
+//! The parts of a service that outlive its runs: configuration, directories, and containers on a real engine. All of
+//! them are removed when the test ends, even if it fails.
 
 use std::fs::{File, Permissions};
 use std::os::fd::OwnedFd;
@@ -19,18 +19,19 @@ pub(crate) struct Installation {
     instance: TestInstance,
     settings: Table,
     environment: Vec<(String, String)>,
-    /// After the instance: it is gone only once its containers are. On an engine of its own, the service makes it.
+    /// Dropped after the instance: the network can only be removed after its containers. `None` on a private engine,
+    /// where the service creates the network.
     _network: Option<SharedNetwork>,
 }
 
 impl Installation {
-    /// `settings` are a configuration file's, and go before the harness's own. A profile that names no image gets that
-    /// of the tests.
+    /// Creates an installation. `settings` are TOML and override the harness's own. A profile without an image gets the
+    /// tests' image.
     pub(crate) fn new(settings: &str) -> Self {
         Self::of(TestInstance::new(), Some(SharedNetwork::join()), settings)
     }
 
-    /// On another engine than that of the tests.
+    /// Creates an installation on another engine than that of the tests.
     pub(crate) fn on(host: &str, settings: &str) -> Self {
         let mut installation = Self::of(TestInstance::on(host), None, settings);
         installation.configure(&format!("engine.host = '{host}'"));
@@ -68,7 +69,7 @@ impl Installation {
         installation
     }
 
-    /// For the next run.
+    /// Changes the configuration for the next run.
     pub(crate) fn configure(&mut self, settings: &str) {
         merge(&mut self.settings, table(settings));
         for (_, profile) in sub_table(&mut self.settings, "profiles") {
@@ -79,7 +80,7 @@ impl Installation {
         std::fs::write(self.config_file(), self.settings.to_string()).expect("written");
     }
 
-    /// A variable of the service's environment, which otherwise has nothing but what finds the engine.
+    /// Sets a variable of the service's environment, which otherwise has only the variables that locate the engine.
     pub(crate) fn with_variable(mut self, name: &str, value: &str) -> Self {
         self.environment.retain(|(known, _)| known != name);
         self.environment.push((name.to_owned(), value.to_owned()));
@@ -107,7 +108,7 @@ impl Installation {
         self.instance.path("sandboxd.toml")
     }
 
-    /// What every run so far has logged.
+    /// Returns the log of all runs so far.
     pub(crate) fn log(&self) -> String {
         std::fs::read_to_string(self.log_file()).unwrap_or_default()
     }
@@ -116,7 +117,7 @@ impl Installation {
         Containers::of(self.instance.raw().await, self.name())
     }
 
-    /// A directory that a caller may name, and that whoever runs in a sandbox may write to.
+    /// Creates a volume that a caller may name and every guest user may write to.
     pub(crate) fn volume(&self, name: &str) -> PathBuf {
         let path = self.path("volumes").join(name);
         std::fs::create_dir_all(&path).expect("a directory");
@@ -124,19 +125,19 @@ impl Installation {
         path
     }
 
-    /// A chat that nobody has heard of, with a volume of its own.
+    /// Returns the parameters of a new chat with a volume of its own.
     pub(crate) fn new_chat(&self) -> CreateParams {
         let chat = uuid::Uuid::new_v4().to_string();
         CreateParams::new(&chat, "agent", &self.volume(&chat))
     }
 
-    /// One of this project's programs, in the service's environment.
+    /// Returns a command of one of this project's programs, in the service's environment.
     pub(crate) fn command(&self, program: &str) -> Command {
         let mut command = Command::new(program);
         command.env_clear().stdin(Stdio::null());
         let kept = ["PATH", "TMPDIR", "TEST_RUN"];
         command.envs(kept.iter().filter_map(|name| Some((name, std::env::var_os(name)?))));
-        // Under "auto", the service finds the tests' engine as the tests do.
+        // Under "auto", the service locates the engine as the tests do.
         if engine_host() != "auto" {
             command.env("DOCKER_HOST", engine_host());
         }
@@ -144,7 +145,7 @@ impl Installation {
         command
     }
 
-    /// The service, to be started.
+    /// Returns the command of the service.
     pub(crate) fn sandboxd(&self) -> Command {
         let mut command = self.command(env!("CARGO_BIN_EXE_sandboxd"));
         command.arg("--config").arg(self.config_file());
@@ -152,8 +153,8 @@ impl Installation {
         command
     }
 
-    /// The service, to be started with a listening socket as its descriptor 3. The shell stands in for systemd: only the
-    /// process itself can say in `LISTEN_PID` which one is meant.
+    /// Returns the command of the service with a listening socket as descriptor 3. A shell acts as systemd: only the
+    /// process itself can put its pid into `LISTEN_PID`.
     pub(crate) fn activated(&self, listener: &UnixListener) -> Command {
         const HAND_OVER: &str = r#"export LISTEN_PID=$$ LISTEN_FDS=1; exec "$@" 3<&0 </dev/null"#;
         let sandboxd = self.sandboxd();
@@ -164,7 +165,7 @@ impl Installation {
         command
     }
 
-    /// Runs the service with these arguments until it ends by itself.
+    /// Runs the service with these arguments until it exits by itself.
     pub(crate) async fn sandboxd_output(&self, arguments: &[&str]) -> Output {
         let mut command = self.command(env!("CARGO_BIN_EXE_sandboxd"));
         command.arg("--config").arg(self.config_file()).args(arguments);
@@ -186,7 +187,7 @@ impl Installation {
     }
 }
 
-/// What is shown of the log when a test fails.
+/// The number of log lines that a failed test prints.
 const SHOWN_LOG_LINES: usize = 40;
 
 impl Drop for Installation {
@@ -205,7 +206,7 @@ pub(crate) async fn output(command: Command) -> Output {
     ended.expect("it ends by itself").expect("it can be run")
 }
 
-/// A new symbolic link, in whose place nothing was.
+/// Creates a symbolic link at a free path.
 pub(crate) fn link(at: &Path, target: &Path) {
     std::os::unix::fs::symlink(target, at).expect("a link");
 }

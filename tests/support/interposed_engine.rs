@@ -1,4 +1,4 @@
-//! A real engine with somebody in between, who can let it fall silent or break off, and who counts.
+//! A proxy in front of a real engine that can delay or drop requests, and records them.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -12,13 +12,13 @@ use tokio::sync::watch;
 use crate::engine::engine_host;
 use crate::installation::Installation;
 
-/// What becomes of a request whose first line contains this. All others are passed on.
+/// The fault of requests whose first line contains the text. The proxy passes on all others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Trouble {
     None,
-    /// Nothing is answered until the trouble has ended; then the engine does what it was asked.
+    /// The proxy holds the request until the fault ends, and then passes it on.
     Silence(&'static str),
-    /// The connection is closed without an answer, and the engine never hears of it.
+    /// The proxy closes the connection without an answer and does not pass the request on.
     BreakOff(&'static str),
 }
 
@@ -28,7 +28,7 @@ pub(crate) struct InterposedEngine {
     requests: Arc<Mutex<Vec<String>>>,
 }
 
-/// A service that has such an engine.
+/// Returns an installation whose engine is behind such a proxy.
 pub(crate) async fn interposed(settings: &str) -> (Installation, InterposedEngine) {
     let mut installation = Installation::new(settings);
     let engine = InterposedEngine::at(&installation.path("engine.sock")).await;
@@ -37,8 +37,8 @@ pub(crate) async fn interposed(settings: &str) -> (Installation, InterposedEngin
 }
 
 impl InterposedEngine {
-    /// In front of the tests' engine, at this path. Served from a thread of its own, so that it goes on while a test
-    /// waits for a process to end.
+    /// Serves a proxy to the tests' engine at this path. It runs on its own thread, so that it goes on while a test
+    /// blocks on a process.
     pub(crate) async fn at(socket: &Path) -> Self {
         let real = real_engine().await;
         let listener = std::os::unix::net::UnixListener::bind(socket).expect("a socket");
@@ -65,20 +65,20 @@ impl InterposedEngine {
         self.trouble.send_replace(Trouble::None);
     }
 
-    /// The first lines of the requests since the last time.
+    /// Returns the first lines of the requests since the last call.
     pub(crate) fn take_requests(&self) -> Vec<String> {
         std::mem::take(&mut self.requests.lock().expect("no panic"))
     }
 }
 
-/// The socket of the engine that the tests use.
+/// Returns the socket of the tests' engine.
 pub(crate) async fn real_engine() -> PathBuf {
     let engine = DockerEngine::connect(&engine_host()).expect("a valid host");
     let host = engine.identify().await.expect("an engine").host;
     host.strip_prefix("unix://").expect("a socket").into()
 }
 
-/// Until nobody can cause trouble any more.
+/// Serves until the proxy's handle is dropped.
 async fn serve(
     listener: std::os::unix::net::UnixListener,
     real: PathBuf,
@@ -99,7 +99,7 @@ async fn serve(
     }
 }
 
-/// The client makes one connection for each request, so the first line is all there is to look at.
+/// Passes on one connection. The client makes one connection per request, so the first line is enough to decide.
 async fn interpose(
     mut client: UnixStream,
     real: PathBuf,

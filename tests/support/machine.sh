@@ -1,19 +1,19 @@
 #!/usr/bin/env bash
-# Boots systemd in namespaces of its own, with this host's programs and files: a machine to install the service on.
+# Boots systemd in namespaces of its own, with this host's programs and files: a machine for installing the service.
 #
 #   machine.sh NAME DIRECTORY
 #
-# What is below DIRECTORY/files is laid over the host's files, and what is below DIRECTORY/programs is to be found in
-# /usr/local/bin. Whatever is written goes to memory. The machine is gone once this process is killed, but for the control
-# groups that are called NAME. Needs root, and the packages systemd and docker.io.
+# Files below DIRECTORY/files are laid over the host's files. Files below DIRECTORY/programs appear in /usr/local/bin.
+# Writes go to memory. The machine ends when this process is killed; only the control groups called NAME remain. Needs
+# root, and the packages systemd and docker.io.
 set -euo pipefail
 
-# Of no use here, or of use to the whole host.
+# These units are useless here or affect the whole host.
 masked='timers.target getty.target systemd-udevd.service systemd-udev-trigger.service systemd-sysctl.service
     systemd-modules-load.service systemd-logind.service systemd-networkd.service systemd-resolved.service
     systemd-timesyncd.service systemd-remount-fs.service apparmor.service networking.service console-getty.service'
 
-# Where the control groups of this process are: lines of "controllers path".
+# Prints the control groups of this process: lines of "controllers path".
 own_groups() {
     local line lines controllers path
     mapfile -t lines </proc/self/cgroup
@@ -23,10 +23,10 @@ own_groups() {
     done
 }
 
-# The directory of a hierarchy.
+# Prints the directory of a hierarchy.
 hierarchy() {
     local directory=/sys/fs/cgroup/${1#name=}
-    # A host on which there is no other.
+    # A host with the unified hierarchy only.
     if [[ $1 == unified && ! -d $directory ]]; then directory=/sys/fs/cgroup; fi
     echo "$directory"
 }
@@ -36,7 +36,7 @@ outside() {
     own_groups | while read -r controllers path; do
         group=$(hierarchy "$controllers")${path%/}/$1
         mkdir "$group"
-        # A new one has neither processors nor memory.
+        # A new group has neither processors nor memory.
         if [[ $controllers == cpuset ]]; then
             cat "${group%/*}/cpuset.cpus" >"$group/cpuset.cpus"
             cat "${group%/*}/cpuset.mems" >"$group/cpuset.mems"
@@ -89,7 +89,7 @@ inside() {
         mount --bind "$(readlink -f "$program")" "usr/local/bin/${program##*/}"
     done
     mount -t proc proc proc
-    # All but the network's belong to the whole host.
+    # All settings but those of the network affect the whole host.
     mount --bind proc/sys proc/sys
     mount --bind proc/sys/net proc/sys/net
     mount -o remount,bind,ro proc/sys

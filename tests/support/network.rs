@@ -1,5 +1,5 @@
-//! One network for all services of a test binary: an engine has address ranges for about thirty. It is made for the
-//! first that needs it and goes with the last.
+//! One network for all services of a test binary: an engine has address ranges for about thirty. The first user creates
+//! it, and the last removes it.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -33,7 +33,7 @@ impl SharedNetwork {
         Self(())
     }
 
-    /// Also where several runs share an engine.
+    /// Returns a name that is also unique among several runs on one engine.
     pub(crate) fn name() -> String {
         format!("sandboxd-test-{}", std::process::id())
     }
@@ -51,7 +51,8 @@ impl Drop for SharedNetwork {
     }
 }
 
-/// Held while the network is made or removed, so that nobody uses it meanwhile.
+/// Locks the user count. The lock is held while the network is created or removed, so that no service uses it
+/// meanwhile.
 fn users() -> MutexGuard<'static, usize> {
     USERS.lock().unwrap_or_else(PoisonError::into_inner)
 }

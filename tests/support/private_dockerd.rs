@@ -1,5 +1,5 @@
-//! A `dockerd` that belongs to one test, which may stop, kill and freeze it: with data, sockets and a network namespace of
-//! its own, it disturbs nobody. Of it nothing is left when the test ends, however it ends.
+//! A `dockerd` of one test, which may stop, kill and freeze it. Its data, sockets and network namespace are its own.
+//! All of them are removed when the test ends, even if it fails.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -16,22 +16,22 @@ use tokio::sync::{Mutex, MutexGuard};
 use crate::engine::eventually;
 use crate::engine_place::{EnginePlace, copy_test_image};
 
-/// One at a time: several under load would be measured against each other.
-static TURN: Mutex<()> = Mutex::const_new(());
+/// Only one such engine runs at a time: under load, several would slow each other down.
+static EXCLUSIVE: Mutex<()> = Mutex::const_new(());
 
 pub(crate) struct PrivateDockerd {
     process: Option<Child>,
-    /// After the process: what it leaves goes with its place.
+    /// Dropped after the process, whose leftovers are in this place.
     place: EnginePlace,
     namespace: NetworkNamespace,
     live_restore: bool,
-    _turn: MutexGuard<'static, ()>,
+    _exclusive: MutexGuard<'static, ()>,
 }
 
 impl PrivateDockerd {
-    /// Answers, and has the image of the tests. Under live restore, containers outlive it.
+    /// Starts an engine that answers and has the tests' image. With live restore, containers outlive it.
     pub(crate) async fn start(live_restore: bool) -> Self {
-        let turn = TURN.lock().await;
+        let exclusive = EXCLUSIVE.lock().await;
         let directory = tempfile::tempdir().expect("a directory");
         // Short, because the path of a socket is limited to 108 bytes.
         let runtime =
@@ -39,7 +39,7 @@ impl PrivateDockerd {
         let place = EnginePlace { directory, runtime };
         fs::write(place.directory.path().join("daemon.json"), "{}").expect("written");
         let namespace = NetworkNamespace::new();
-        let mut engine = Self { process: None, place, namespace, live_restore, _turn: turn };
+        let mut engine = Self { process: None, place, namespace, live_restore, _exclusive: exclusive };
         engine.start_again().await;
         copy_test_image(&engine.host()).await;
         engine
@@ -49,12 +49,12 @@ impl PrivateDockerd {
         format!("unix://{}/docker.sock", self.place.runtime.display())
     }
 
-    /// Whether it has this container, also while it cannot be asked.
+    /// Returns the directory of the containers' metadata, which shows containers even while the engine is down.
     pub(crate) fn container_directories(&self) -> PathBuf {
         self.place.directory.path().join("data/containers")
     }
 
-    /// Asks it to end, and waits until it has.
+    /// Sends SIGTERM and waits for the exit.
     pub(crate) async fn terminate(&mut self) {
         self.signal(Signal::TERM);
         self.ended().await;
@@ -65,15 +65,15 @@ impl PrivateDockerd {
         self.ended().await;
     }
 
-    /// It stands still, and takes connections all the same, until the guard is dropped.
+    /// Freezes the engine until the guard is dropped. The kernel still accepts connections.
     pub(crate) fn freeze(&self) -> Frozen {
         self.signal(Signal::STOP);
         Frozen(self.pid())
     }
 
-    /// Resolves once it answers.
+    /// Starts the engine again. Returns once it answers.
     pub(crate) async fn start_again(&mut self) {
-        // A pid file that outlived its process keeps the next one from starting.
+        // A stale pid file would prevent the next start.
         for file in ["docker.pid", "exec/containerd/containerd.pid"] {
             let file = self.place.runtime.join(file);
             let pid = fs::read_to_string(&file).ok().and_then(|pid| Pid::from_raw(pid.trim().parse().ok()?));
@@ -114,7 +114,7 @@ impl PrivateDockerd {
             .stdin(Stdio::null())
             .stderr(log.try_clone().expect("a log"))
             .stdout(log)
-            // An interrupt at the terminal is for the tests, which then end it.
+            // An interrupt at the terminal reaches only the tests, which then end the engine.
             .process_group(0);
         command
     }
@@ -131,14 +131,14 @@ impl PrivateDockerd {
         kill_process(self.pid(), signal).expect("it runs");
     }
 
-    /// Reaped, or its pid would stay in use.
+    /// Reaps the process; otherwise its pid would stay in use.
     async fn ended(&mut self) {
         let process = self.process.as_mut().expect("it was started");
         eventually("dockerd ends", || std::future::ready(process.try_wait().expect("a child"))).await;
     }
 }
 
-/// What is shown of the log when a test fails.
+/// The number of log lines that a failed test prints.
 const SHOWN_LOG_LINES: usize = 30;
 
 impl Drop for PrivateDockerd {
@@ -155,7 +155,7 @@ impl Drop for PrivateDockerd {
     }
 }
 
-/// An engine that stands still.
+/// A frozen engine. It continues on drop.
 pub(crate) struct Frozen(Pid);
 
 impl Drop for Frozen {
@@ -164,7 +164,8 @@ impl Drop for Frozen {
     }
 }
 
-/// Outlives every run of the engine, since networks do, and ends with the test's process at the latest.
+/// A network namespace that outlives every run of the engine, as networks do. It ends with the test's process at the
+/// latest.
 struct NetworkNamespace(File);
 
 impl NetworkNamespace {

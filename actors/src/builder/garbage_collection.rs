@@ -1,10 +1,10 @@
-//! Which images to remove, without side effects.
+//! Decides which images to remove. Pure.
 //!
 //! ```text
-//! kept, whatever happens   a profile or a repository's base names it, a container is made of it, the newest of a
-//!                          configured repository, a snapshot, and what is not ours unless all is to be collected
-//! garbage                  ours, and without a tag: a newer one took its place      always goes
-//! spare                    the rest                           goes when asked for, or while the disk is too full
+//! kept      used by a profile, as a repository's base or by a container; the newest image of a configured repository;
+//!           a snapshot; an image that the service did not create, unless all images are collected
+//! garbage   created by the service and without a tag, because a newer image replaced it: always removed
+//! spare     all other images: removed on request, or while the disk is too full
 //! ```
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -14,41 +14,41 @@ use crate::ports::clock::Timestamp;
 use crate::ports::images::labels::{self, Origin};
 use crate::ports::images::{Disk, Image, Layer};
 
-/// How full the engine's disk may become.
+/// The limits for the use of the engine's disk.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Watermarks {
-    /// In percent: above it, spare images go.
+    /// In percent: above this, spare images are removed.
     pub high: f64,
-    /// Until it is below this.
+    /// In percent: spare images are removed until the use is below this.
     pub low: f64,
 }
 
-/// Why there is a collection.
+/// The cause of a collection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Occasion {
-    /// Its time has come: spare images go only where the disk is too full.
+    /// The interval has passed: spare images are removed only if the disk is too full.
     Regular,
-    /// Somebody wants the room: all spare images go.
-    Asked,
+    /// A caller requests it: all spare images are removed.
+    Requested,
 }
 
-/// What the images are needed for.
+/// The uses of images.
 #[derive(Debug, Clone, Default)]
 pub struct Needs {
-    /// By id: those that profiles and repositories name.
+    /// The ids of images that profiles and repositories name.
     pub named: BTreeSet<String>,
-    /// By id: those that containers are made of.
+    /// The ids of images that containers use.
     pub in_use: BTreeSet<String>,
     pub repositories: BTreeSet<String>,
-    /// Also those that somebody else has made.
+    /// Includes images that the service did not create.
     pub all: bool,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// In the order in which they go.
+    /// In the order of their removal.
     pub images: Vec<Image>,
-    /// What builds have left for later ones goes, too.
+    /// Whether the build cache is removed, too.
     pub build_cache: bool,
 }
 
@@ -81,15 +81,15 @@ pub fn plan(
 
     let full = disk.used_percent() > watermarks.high;
     match occasion {
-        Occasion::Asked => {}
-        Occasion::Regular if full => spare = enough(spare, &garbage, disk, watermarks.low),
+        Occasion::Requested => {}
+        Occasion::Regular if full => spare = oldest_until(spare, &garbage, disk, watermarks.low),
         Occasion::Regular => spare.clear(),
     }
     garbage.extend(spare);
-    Plan { images: garbage, build_cache: full || occasion == Occasion::Asked }
+    Plan { images: garbage, build_cache: full || occasion == Occasion::Requested }
 }
 
-/// How much goes with images of these layers: each layer once, and none that an image that stays is made of, too.
+/// Returns the size that the removal of these images frees: each layer once, without layers of the images that stay.
 pub fn freed(gone: &[Vec<Layer>], kept: &[Vec<Layer>]) -> u64 {
     // Each layer has a number that follows from its own digest and the number of the layer below it.
     let mut numbers: HashMap<(usize, &str), usize> = HashMap::new();
@@ -108,9 +108,9 @@ pub fn freed(gone: &[Vec<Layer>], kept: &[Vec<Layer>]) -> u64 {
     bytes
 }
 
-/// The oldest that together with `garbage` bring the disk below the low mark. Sizes are those with shared layers, so it
-/// may take another pass.
-fn enough(spare: Vec<Image>, garbage: &[Image], disk: Disk, low: f64) -> Vec<Image> {
+/// Returns the oldest images that together with `garbage` bring the disk below the low watermark. Sizes include shared
+/// layers, so it may take another pass.
+fn oldest_until(spare: Vec<Image>, garbage: &[Image], disk: Disk, low: f64) -> Vec<Image> {
     let allowed = (disk.total_bytes as f64 * low / 100.0) as u64;
     let mut used = disk.total_bytes.saturating_sub(disk.free_bytes);
     used = garbage.iter().fold(used, |used, image| used.saturating_sub(image.bytes));
@@ -125,7 +125,7 @@ fn enough(spare: Vec<Image>, garbage: &[Image], disk: Disk, low: f64) -> Vec<Ima
     taken
 }
 
-/// The newest image of each configured repository.
+/// Returns the newest image of each configured repository.
 fn newest(images: &[Image], needs: &Needs, instance: &InstanceName) -> BTreeSet<String> {
     let mut newest: BTreeMap<String, (Timestamp, String)> = BTreeMap::new();
     for image in images {

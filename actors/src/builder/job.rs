@@ -1,4 +1,4 @@
-//! Something that takes a while, and whoever wants to know how it goes.
+//! A pull or a build under way, and its followers.
 
 use std::panic::AssertUnwindSafe;
 
@@ -17,23 +17,23 @@ pub type Outcome = Result<Made, ImageError>;
 pub(super) struct Job {
     reporter: Reporter,
     outcome: watch::Sender<Option<Outcome>>,
-    /// For whoever asked for it, who is to miss nothing; it was there before the work began.
-    first: Option<Following>,
+    /// The follower of the first caller, which misses no progress because it was created before the work began.
+    first: Option<Follower>,
     _task: AbortOnDropHandle<()>,
 }
 
 impl Job {
-    /// Starts `work`, whose end comes back as a message.
+    /// Starts `work`. Its end is reported with [`Message::Ended`].
     pub(super) fn start<F>(builder: &ActorRef<Message>, work: Work, begin: impl FnOnce(Reporter) -> F) -> Self
     where
         F: Future<Output = (Option<String>, Outcome)> + Send + 'static,
     {
         let (reporter, outcome) = (Reporter::new(), watch::Sender::new(None));
-        let first = Some(Following { progress: reporter.listen(), outcome: outcome.subscribe() });
+        let first = Some(Follower { progress: reporter.subscribe(), outcome: outcome.subscribe() });
         let (running, builder) = (begin(reporter.clone()), builder.clone());
         let task = async move {
             let (head, outcome) = AssertUnwindSafe(running).catch_unwind().await.unwrap_or_else(|_| {
-                tracing::error!(?work, "the builder's work panicked");
+                tracing::error!(?work, "image job panicked");
                 (None, Err(ImageError::Interrupted))
             });
             let _ = builder.cast(Message::Ended { work, head, outcome });
@@ -42,8 +42,8 @@ impl Job {
         Self { reporter, outcome, first, _task: task }
     }
 
-    pub(super) fn follow(&mut self) -> Following {
-        let later = || Following { progress: self.reporter.listen(), outcome: self.outcome.subscribe() };
+    pub(super) fn follow(&mut self) -> Follower {
+        let later = || Follower { progress: self.reporter.subscribe(), outcome: self.outcome.subscribe() };
         self.first.take().unwrap_or_else(later)
     }
 
@@ -52,15 +52,15 @@ impl Job {
     }
 }
 
-/// Somebody who waits for a job. Whether there is one does not matter to the job.
+/// A follower of a job. A job runs on without followers.
 #[derive(Debug)]
-pub struct Following {
+pub struct Follower {
     progress: broadcast::Receiver<Progress>,
     outcome: watch::Receiver<Option<Outcome>>,
 }
 
-impl Following {
-    /// How far it has come, until it has ended. Whoever is slow misses some.
+impl Follower {
+    /// Returns the next progress, until the job has ended. A slow follower misses some.
     pub async fn next(&mut self) -> Option<Progress> {
         loop {
             match self.progress.recv().await {

@@ -1,4 +1,4 @@
-//! Images of repositories: when to look at one, when to build it anew, and what is known of it. All of it is pure.
+//! Repository images: when to check a branch, when to rebuild, and the known state. Pure.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -10,42 +10,42 @@ use crate::ports::clock::Timestamp;
 use crate::ports::images::ImageError;
 use crate::ports::images::labels::Source;
 
-/// A branch of a repository, and how an image is made of it.
+/// A branch of a repository, and the recipe of its image.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Repository {
     pub name: String,
     pub url: String,
     pub branch: String,
-    /// Whether its submodules are among its files, and theirs.
+    /// Whether the checkout includes submodules, recursively.
     pub submodules: bool,
     /// The image to start from.
     pub base: String,
-    /// What the image is called.
+    /// The tag of the image.
     pub tag: String,
-    /// Where the files are in the image.
+    /// The directory of the files in the image.
     pub directory: String,
-    /// Shell lines, run in this order in that directory.
+    /// Shell commands, run in this order in that directory.
     pub install: Vec<String>,
     pub build: Vec<String>,
     pub warm_up: Vec<String>,
-    /// Between two looks at the branch.
+    /// The interval between two checks of the branch.
     pub every: Duration,
-    /// An image that was not known to be up to date for so long is stale.
+    /// An image is stale if it was not confirmed as up to date for this time.
     pub stale_after: Duration,
     pub timeout: Duration,
 }
 
-/// The name of the generated instructions, beside the files.
+/// The name of the generated Dockerfile, beside the files.
 pub const DOCKERFILE: &str = "Dockerfile";
-/// Where the files are in the build's context.
-pub const PLACE: &str = "repository";
+/// The directory of the files in the build context.
+pub const CONTEXT_DIRECTORY: &str = "repository";
 
 impl Repository {
-    /// The instructions that make the image. Commands are arguments of the shell, so that nothing in them can be taken
-    /// for an instruction.
+    /// Returns the Dockerfile of the image. Commands are arguments of the shell, so that no command can be read as an
+    /// instruction.
     pub fn instructions(&self) -> String {
         let mut text = format!("FROM {}\n", self.base);
-        let _ = writeln!(text, "COPY {}", array(&[PLACE, &self.directory]));
+        let _ = writeln!(text, "COPY {}", array(&[CONTEXT_DIRECTORY, &self.directory]));
         let _ = writeln!(text, "WORKDIR {}", self.directory);
         for step in self.steps() {
             let _ = writeln!(text, "RUN {}", array(&["/bin/sh", "-c", step]));
@@ -53,7 +53,7 @@ impl Repository {
         text
     }
 
-    /// Identifies what is done with a commit.
+    /// Returns a hash of the build steps, without the commit.
     pub fn recipe(&self, base_id: &str) -> String {
         let submodules = if self.submodules { "\0submodules" } else { "" };
         format!("{:016x}", fnv1a(format!("{base_id}\0{}{submodules}", self.instructions()).as_bytes()))
@@ -64,7 +64,7 @@ impl Repository {
     }
 }
 
-/// A JSON array of strings, as instructions take them, on one line.
+/// Returns a JSON array of strings on one line, as Dockerfile instructions take them.
 fn array(words: &[&str]) -> String {
     let quoted = |word: &&str| {
         let mut text = String::from('"');
@@ -80,15 +80,15 @@ fn array(words: &[&str]) -> String {
     format!("[{}]", words.iter().map(quoted).collect::<Vec<_>>().join(", "))
 }
 
-/// Why an image is built.
+/// The cause of a build.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Because {
     Missing,
-    /// The branch has other commits.
+    /// The branch has a new commit.
     Moved,
-    /// The steps or the base are others.
+    /// The steps or the base have changed.
     Changed,
-    Asked,
+    Requested,
 }
 
 impl Because {
@@ -97,31 +97,31 @@ impl Because {
             Because::Missing => "there is no image yet",
             Because::Moved => "the branch has moved",
             Because::Changed => "its steps or its base have changed",
-            Because::Asked => "it was asked for",
+            Because::Requested => "it was asked for",
         }
     }
 }
 
-/// Whether to build; `built` is what the tag is now.
+/// Returns why to build, if at all; `built` is the source of the tagged image.
 pub fn because(built: Option<&Source>, head: &str, recipe: &str, forced: bool) -> Option<Because> {
     match built {
         None => Some(Because::Missing),
         Some(built) if built.commit != head => Some(Because::Moved),
         Some(built) if built.recipe != recipe => Some(Because::Changed),
-        Some(_) => forced.then_some(Because::Asked),
+        Some(_) => forced.then_some(Because::Requested),
     }
 }
 
-/// What is known of a repository beyond its image.
+/// The state of a repository beyond its image.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RepositoryState {
-    /// When somebody last began to look, with whatever result.
-    pub looked_at: Option<Timestamp>,
-    /// When its image was last known to be up to date.
+    /// The start of the last check, with any result.
+    pub checked_at: Option<Timestamp>,
+    /// The last time at which the image was known to be up to date.
     pub confirmed_at: Option<Timestamp>,
-    /// The commit that the branch was last seen at.
+    /// The last observed commit of the branch.
     pub head: Option<String>,
-    /// Why its image could not be brought up to date, if the last try failed.
+    /// The cause of the last failed update, if the last try failed.
     pub failure: Option<Failure>,
 }
 
@@ -133,14 +133,14 @@ pub struct Failure {
 
 impl RepositoryState {
     pub fn is_due(&self, repository: &Repository, now: Timestamp) -> bool {
-        self.looked_at.is_none_or(|at| passed(at, repository.every, now))
+        self.checked_at.is_none_or(|at| passed(at, repository.every, now))
     }
 
-    pub fn looks(&mut self, now: Timestamp) {
-        self.looked_at = Some(now);
+    pub fn begin_check(&mut self, now: Timestamp) {
+        self.checked_at = Some(now);
     }
 
-    /// `head` is where the branch was, as far as that was found out.
+    /// Records the end of a check. `head` is the observed commit of the branch, if known.
     pub fn ended(&mut self, head: Option<String>, error: Option<ImageError>, now: Timestamp) {
         self.head = head.or(self.head.take());
         self.failure = error.map(|error| Failure { at: now, error });
@@ -149,13 +149,13 @@ impl RepositoryState {
         }
     }
 
-    /// Whether its image may be out of date. Until it was looked at, an image was up to date when it was built.
+    /// Returns whether the image may be outdated. Before the first check, an image counts as up to date at its build.
     pub fn is_stale(&self, repository: &Repository, built_at: Timestamp, now: Timestamp) -> bool {
         passed(self.confirmed_at.map_or(built_at, |at| at.max(built_at)), repository.stale_after, now)
     }
 }
 
-/// A clock that was set back has let no time pass, but does not put off what is due by more than that time either.
+/// Returns whether `time` has passed. A clock that was set back delays a due check by at most `time`.
 fn passed(since: Timestamp, time: Duration, now: Timestamp) -> bool {
     let time = TimeDelta::from_std(time).unwrap_or(TimeDelta::MAX);
     let elapsed = now.signed_duration_since(since);
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_is_one_instruction_whatever_it_contains() {
+    fn a_step_with_any_content_is_one_instruction() {
         let expected = [
             "FROM base:1",
             r#"COPY ["repository", "/app"]"#,
@@ -199,13 +199,13 @@ mod tests {
     }
 
     #[test]
-    fn it_is_built_only_if_something_is_different() {
+    fn an_image_is_built_only_if_an_input_differs() {
         let built = Source { repository: "app".into(), commit: "c1".into(), recipe: "r1".into() };
         assert_eq!(because(None, "c1", "r1", false), Some(Because::Missing));
         assert_eq!(because(Some(&built), "c1", "r1", false), None);
         assert_eq!(because(Some(&built), "c2", "r1", false), Some(Because::Moved));
         assert_eq!(because(Some(&built), "c1", "r2", false), Some(Because::Changed));
-        assert_eq!(because(Some(&built), "c1", "r1", true), Some(Because::Asked));
+        assert_eq!(because(Some(&built), "c1", "r1", true), Some(Because::Requested));
     }
 
     #[test]
@@ -221,30 +221,30 @@ mod tests {
     fn a_failure_is_kept_until_a_success_and_lets_the_image_go_stale() {
         let (repository, built_at) = (repository(), Utc::now());
         let later = |seconds| built_at + TimeDelta::seconds(seconds);
-        let mut standing = RepositoryState::default();
-        assert!(standing.is_due(&repository, built_at), "nobody has looked yet");
-        standing.looks(built_at);
-        standing.ended(Some("c1".into()), None, built_at);
-        assert!(!standing.is_due(&repository, later(59)) && standing.is_due(&repository, later(60)));
-        standing.looks(later(60));
-        standing.ended(None, Some(ImageError::Interrupted), later(60));
-        assert_eq!(standing.head.as_deref(), Some("c1"), "what was known is not forgotten");
-        assert!(!standing.is_stale(&repository, built_at, later(119)));
-        assert!(standing.is_stale(&repository, built_at, later(120)));
-        standing.ended(Some("c2".into()), None, later(121));
-        assert_eq!(standing.failure, None);
-        assert!(!standing.is_stale(&repository, built_at, later(240)), "confirmed, though not built again");
+        let mut state = RepositoryState::default();
+        assert!(state.is_due(&repository, built_at), "not checked yet");
+        state.begin_check(built_at);
+        state.ended(Some("c1".into()), None, built_at);
+        assert!(!state.is_due(&repository, later(59)) && state.is_due(&repository, later(60)));
+        state.begin_check(later(60));
+        state.ended(None, Some(ImageError::Interrupted), later(60));
+        assert_eq!(state.head.as_deref(), Some("c1"), "a failure keeps the last commit");
+        assert!(!state.is_stale(&repository, built_at, later(119)));
+        assert!(state.is_stale(&repository, built_at, later(120)));
+        state.ended(Some("c2".into()), None, later(121));
+        assert_eq!(state.failure, None);
+        assert!(!state.is_stale(&repository, built_at, later(240)), "confirmed, though not built again");
     }
 
     proptest! {
         #[test]
-        fn whatever_the_clock_does_a_look_comes_due(step in -1_000_000i64..1_000_000) {
+        fn a_check_comes_due_after_any_clock_step(step in -1_000_000i64..1_000_000) {
             let (repository, start) = (repository(), Utc::now());
-            let mut standing = RepositoryState::default();
-            standing.looks(start);
+            let mut state = RepositoryState::default();
+            state.begin_check(start);
             let stepped = start + TimeDelta::seconds(step);
-            let waited = (0..=120).any(|seconds| standing.is_due(&repository, stepped + TimeDelta::seconds(seconds)));
-            prop_assert!(waited, "at most twice its time after a step of the clock");
+            let due = (0..=120).any(|seconds| state.is_due(&repository, stepped + TimeDelta::seconds(seconds)));
+            prop_assert!(due, "due within twice the interval after a clock step");
         }
     }
 }

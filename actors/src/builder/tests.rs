@@ -35,7 +35,7 @@ impl Bench {
         let (images, sources) = (FakeImages::new(), FakeSources::at("c1"));
         images.add("base:1", BTreeMap::new());
         let seconds = Duration::from_secs;
-        let shop = BuilderSetup {
+        let setup = BuilderSetup {
             instance: "one".parse().unwrap(),
             images: Arc::new(images.clone()),
             sources: Arc::new(sources.clone()),
@@ -43,22 +43,22 @@ impl Bench {
             repositories: repositories.into_iter().map(|it| (it.name.clone(), Arc::new(it))).collect(),
             profiles: BTreeMap::from([("default".to_owned(), "base:1".to_owned())]),
             limits: BuilderLimits { pull: seconds(10), build: seconds(10), ask: seconds(10), builds_at_once: 1 },
-            collecting: Collecting {
+            collection: CollectionSettings {
                 interval: seconds(3600),
                 watermarks: Watermarks { high: 85.0, low: 75.0 },
                 all: false,
             },
         };
-        let (builder, _) = Actor::spawn(None, Builder, Arc::new(shop)).await.unwrap();
+        let (builder, _) = Actor::spawn(None, Builder, Arc::new(setup)).await.unwrap();
         Self { images, sources, builder }
     }
 
-    async fn pull(&self, image: &str) -> Following {
-        ask(&self.builder, |following| Message::Pull { image: image.into(), following }).await.unwrap()
+    async fn pull(&self, image: &str) -> Follower {
+        ask(&self.builder, |follower| Message::Pull { image: image.into(), follower }).await.unwrap()
     }
 
     async fn refresh(&self, force: bool) -> Outcome {
-        let message = |following| Message::Refresh { repository: "app".into(), force, following };
+        let message = |follower| Message::Refresh { repository: "app".into(), force, follower };
         ask(&self.builder, message).await.unwrap().unwrap().outcome().await
     }
 
@@ -71,11 +71,11 @@ impl Bench {
     }
 }
 
-/// So rarely that it never happens by itself after the first time.
+/// An interval that does not pass again within a test.
 const RARELY: Duration = Duration::from_secs(3600);
 
 #[tokio::test]
-async fn one_pull_serves_all_who_wait_and_outlives_the_first_of_them() {
+async fn one_pull_serves_all_followers_and_outlives_the_first_of_them() {
     let bench = Bench::new([]).await;
     bench.images.close();
     let first = bench.pull("x:1").await;
@@ -136,15 +136,15 @@ async fn a_build_that_fails_leaves_the_last_image_and_says_why() {
     let status = bench.list().await.repositories.remove(0);
     let (id, origin) = status.image.expect("the last one");
     assert_eq!((id, origin.source.unwrap().commit), (good.id, "c1".to_owned()));
-    assert_eq!(status.standing.head.as_deref(), Some("c2"));
-    assert!(matches!(status.standing.failure, Some(Failure { error, .. }) if error == failure));
+    assert_eq!(status.state.head.as_deref(), Some("c2"));
+    assert!(matches!(status.state.failure, Some(Failure { error, .. }) if error == failure));
     bench.images.fail(None);
     bench.refresh(false).await.unwrap();
-    assert_eq!(bench.list().await.repositories[0].standing.failure, None);
+    assert_eq!(bench.list().await.repositories[0].state.failure, None);
 }
 
 #[tokio::test]
-async fn pruning_takes_what_was_replaced_and_nothing_that_is_needed() {
+async fn pruning_removes_replaced_images_and_keeps_needed_ones() {
     let bench = Bench::new([repository(RARELY)]).await;
     let old = bench.refresh(false).await.unwrap();
     let kept = bench.refresh(true).await.unwrap();
@@ -154,21 +154,21 @@ async fn pruning_takes_what_was_replaced_and_nothing_that_is_needed() {
         dockerfile: "Dockerfile".into(),
         arguments: BTreeMap::new(),
     };
-    let build = |following| Message::Build { request: Box::new(request), following };
+    let build = |follower| Message::Build { request: Box::new(request), follower };
     let used = ask(&bench.builder, build).await.unwrap().outcome().await.unwrap();
     bench.images.use_image(&used.id);
     let ids = |pruned: &Pruned| pruned.images.iter().map(|image| image.id.clone()).collect::<Vec<_>>();
     assert_eq!(ids(&bench.prune(true).await), std::slice::from_ref(&old.id));
-    assert!(bench.images.ids().contains(&old.id), "nothing was removed yet");
+    assert!(bench.images.ids().contains(&old.id), "a dry run removes no image");
     assert_eq!(ids(&bench.prune(false).await), std::slice::from_ref(&old.id));
     assert!(bench.images.ids().contains(&kept.id) && bench.images.ids().contains(&used.id));
     assert!(!bench.images.ids().contains(&old.id));
 }
 
 #[tokio::test]
-async fn a_repository_that_nobody_configured_is_refused() {
+async fn an_unconfigured_repository_is_refused() {
     let bench = Bench::new([]).await;
-    let message = |following| Message::Refresh { repository: "app".into(), force: false, following };
+    let message = |follower| Message::Refresh { repository: "app".into(), force: false, follower };
     let refused = ask(&bench.builder, message).await.unwrap().map(drop);
     assert_eq!(refused, Err(ImageError::NoSuchRepository { repository: "app".into() }));
 }

@@ -1,7 +1,7 @@
-//! The chat's mailbox: feeds the lifecycle and carries out its effects; [`tasks`] are those that take time.
+//! The chat's mailbox: feeds the lifecycle and runs its effects. [`tasks`] holds the effects that take time.
 //!
-//! A handler never awaits. Whatever takes time runs as a task of this actor and comes back as a message; a task that
-//! panics comes back as the failure of what it was doing.
+//! A handler never awaits. Slow work runs as a task of this actor and returns as a message. A task that panics returns
+//! as a failure of its operation.
 
 mod gauges;
 mod tasks;
@@ -34,20 +34,20 @@ use crate::root::{self, limits::LimitKeys};
 
 pub type Answer<T> = RpcReplyPort<Result<T, SandboxError>>;
 
-/// A request, and where its answer goes.
+/// A request, with the port for its answer.
 #[derive(Debug)]
 pub enum Call {
     Create(Box<CreateRequest>, Answer<Created>),
     Get(Answer<Option<Sandbox>>),
-    /// With a snapshot first, or without, or as its profile says.
+    /// With a snapshot, without one, or (`None`) as the profile says.
     Delete(Option<bool>, Answer<Deletion>),
     Snapshot(Option<SnapshotLabel>, Answer<Snapshot>),
     Keep(Keep, Answer<Sandbox>),
-    /// Removes the directory of a chat without a sandbox. Answers whether there was one.
+    /// Removes the directory of a chat without a sandbox. Returns whether the directory existed.
     Purge(Answer<bool>),
 }
 
-/// A request about how a sandbox is kept, and for how long.
+/// A request that changes how long a sandbox lives, or pauses it.
 #[derive(Debug, Clone, Copy)]
 pub enum Keep {
     Renew(Duration),
@@ -58,7 +58,7 @@ pub enum Keep {
 }
 
 impl Call {
-    /// Answers without asking the chat. A caller that has gone away does not mind.
+    /// Answers with an error, without asking the chat. A disconnected caller is ignored.
     pub fn refuse(self, error: SandboxError) {
         match self {
             Call::Create(_, answer) => drop(answer.send(Err(error))),
@@ -74,28 +74,28 @@ impl Call {
 #[derive(Debug)]
 pub enum Message {
     Call(Call),
-    /// For a listing. Unlike a call it does not come through root, which therefore must not be told of it.
+    /// A get for a listing. It bypasses root, so it does not count as a call of root.
     Describe(Answer<Option<Sandbox>>),
-    /// An effect came back.
+    /// The outcome of an effect.
     Event(Box<Event>),
-    /// The removal of the chat's directory is over.
+    /// The removal of the chat's directory has ended.
     Purged,
-    /// What nobody waits for is to be written down: answered once the journal has been given it.
+    /// Hands unsaved times to the journal; answered after the hand-over.
     Flush(RpcReplyPort<()>),
-    /// The service is about to end: answered once nothing is under way and all activity is written down.
+    /// The service is shutting down; answered when no effect is under way and all activity is handed to the journal.
     Settle(RpcReplyPort<()>),
-    /// Whoever keeps the deadlines has lost them.
+    /// The reaper lost its deadlines; the chat sends its deadline again.
     Rearm,
 }
 
-/// What is known of the chat when its actor starts.
+/// The knowledge about a chat when its actor starts.
 #[derive(Debug)]
 pub enum Start {
-    /// It certainly has no container.
+    /// The chat has no container.
     Absent,
-    /// Nothing: the engine has to be asked.
+    /// The chat must ask the engine.
     Unknown,
-    /// Engine and journal know of it; its status says how to go on.
+    /// Engine and journal know the sandbox. Its status decides how the chat continues.
     Sandbox(Box<Sandbox>),
 }
 
@@ -118,18 +118,18 @@ pub struct State {
     world: Arc<World>,
     root: ActorRef<root::Message>,
     lifecycle: Lifecycle,
-    /// Calls of root's handled so far; tells it whether one is still on its way.
+    /// The number of root's calls handled so far. Root compares it to detect a call still in the mailbox.
     handled: u64,
     callers: HashMap<WaiterId, (Instant, Call)>,
     next_waiter: u64,
-    /// Ended with the actor, should it fail.
+    /// Aborted when the actor fails.
     tasks: JoinSet<()>,
     launching: Option<(Generation, CancellationToken)>,
     settling: Vec<RpcReplyPort<()>>,
-    /// Cancelled once the removal of the chat's directory is over. A launch waits for that.
+    /// Cancelled when the removal of the chat's directory has ended. A launch waits for it.
     purging: Option<CancellationToken>,
-    /// What root counts it as.
-    share: Option<LimitKeys>,
+    /// The limit keys that root counts this chat under.
+    limit_keys: Option<LimitKeys>,
     counted: CountedStatus,
     owing: CountedDebt,
 }
@@ -144,7 +144,7 @@ impl Actor for Chat {
         let (name, rules) = (ContainerName::of(&world.instance, chat), world.rules.clone());
         let (lifecycle, effects) = match start {
             Start::Absent => (Lifecycle::absent(chat, name, rules), Vec::new()),
-            Start::Unknown => Lifecycle::unknown(chat, name, rules).looking(),
+            Start::Unknown => Lifecycle::unknown(chat, name, rules).discovering(),
             Start::Sandbox(sandbox) => Lifecycle::absent(chat, name, rules).resuming(*sandbox),
         };
         let mut state = State {
@@ -160,7 +160,7 @@ impl Actor for Chat {
             launching: None,
             settling: Vec::new(),
             purging: None,
-            share: None,
+            limit_keys: None,
             counted: CountedStatus::default(),
             owing: CountedDebt::default(),
         };
@@ -224,7 +224,7 @@ impl State {
             Call::Keep(Keep::Pause, _) => Request::Pause { waiter },
             Call::Keep(Keep::Lease(lease), _) => Request::Lease { waiter, lease: *lease },
             Call::Keep(Keep::Release(lease), _) => Request::Release { waiter, lease: *lease },
-            Call::Purge(_) => unreachable!("a purge is no matter of the lifecycle"),
+            Call::Purge(_) => unreachable!("the lifecycle does not handle a purge"),
         };
         self.callers.insert(waiter, (Instant::now(), call));
         request
@@ -237,8 +237,8 @@ impl State {
     }
 
     fn flush_unsaved(&mut self, myself: &ActorRef<Message>) {
-        let unwritten = self.lifecycle.flush();
-        self.carry_out(myself, unwritten.into_iter().collect());
+        let unsaved = self.lifecycle.flush();
+        self.carry_out(myself, unsaved.into_iter().collect());
     }
 
     fn after_message(&mut self) {
@@ -250,19 +250,20 @@ impl State {
         self.purging.take_if(|purging| purging.is_cancelled());
         if self.lifecycle.is_idle() && self.callers.is_empty() && self.purging.is_none() {
             let (chat, incarnation, handled) = (self.chat, self.incarnation, self.handled);
-            self.tell_root(root::Message::Retire { chat, incarnation, handled });
+            self.send_to_root(root::Message::Retire { chat, incarnation, handled });
         }
     }
 
     fn carry_out(&mut self, myself: &ActorRef<Message>, effects: Vec<Effect>) {
         if self.lifecycle.is_idle() {
-            // Before anybody is answered: whoever hears that a sandbox is gone may count on its place.
+            // Root frees the place before the caller is answered: a caller that sees the sandbox removed may create
+            // another at once.
             let (chat, incarnation, handled) = (self.chat, self.incarnation, self.handled);
-            self.tell_root(root::Message::Left { chat, incarnation, handled });
+            self.send_to_root(root::Message::SandboxGone { chat, incarnation, handled });
         }
-        self.tell_share();
-        // What one step decided is handed over in its order. What nobody waits for is kept through a full disk, so it is
-        // not tied to what somebody does.
+        self.report_limit_keys();
+        // Entries are written in the order of the decisions. Unacknowledged entries survive a full disk, so they stay
+        // separate from acknowledged writes.
         let mut drafts = Vec::new();
         for effect in effects {
             match effect {
@@ -270,9 +271,10 @@ impl State {
                 Effect::Publish(transition) => {
                     self.publish(&transition);
                     if transition.to.is_none() {
-                        // A mailbox does not wait for the disk. A directory that stays is removed by the next start.
+                        // The mailbox does not wait for the disk. The next start removes a directory that stays.
                         let (world, session) = (Arc::clone(&self.world), transition.sandbox.session);
-                        tokio::spawn(async move { world.clear(session).await });
+                        let cleanups = world.cleanups.clone();
+                        cleanups.spawn(async move { world.remove_session(session).await });
                     }
                     drafts.push(self.event(&transition));
                 }
@@ -282,16 +284,16 @@ impl State {
                     let record = [Draft::Save(sandbox)].into_iter();
                     self.write(myself, ticket, record.chain(claim.map(Draft::Claim)).collect());
                 }
-                Effect::Forget { ticket, session } => {
+                Effect::RemoveRecord { ticket, session } => {
                     self.world.journal.write_later(std::mem::take(&mut drafts));
-                    self.write(myself, ticket, vec![Draft::Forget { chat: self.chat, session }]);
+                    self.write(myself, ticket, vec![Draft::Remove { chat: self.chat, session }]);
                 }
                 Effect::SaveLater(sandbox) => drafts.push(Draft::Save(sandbox)),
                 Effect::SaveActivity { session, at } => {
                     drafts.push(Draft::Activity { chat: self.chat, session, at });
                 }
-                Effect::Arm { at } => self.tell_root(root::Message::Arm { chat: self.chat, at }),
-                Effect::Disarm => self.tell_root(root::Message::Disarm { chat: self.chat }),
+                Effect::Arm { at } => self.send_to_root(root::Message::Arm { chat: self.chat, at }),
+                Effect::Disarm => self.send_to_root(root::Message::Disarm { chat: self.chat }),
                 Effect::Stop { generation, container } => self.stop(myself, generation, container),
                 Effect::Pause { generation, container } => {
                     self.switch(myself, generation, container, Operation::Pause);
@@ -304,7 +306,7 @@ impl State {
                     myself.send_after(delay, move || Message::Event(Box::new(Event::RestartDue { generation })));
                 }
                 Effect::Relaunch { generation, sandbox } => self.relaunch(myself, generation, *sandbox),
-                Effect::Look => self.look(myself),
+                Effect::Discover => self.discover(myself),
                 Effect::Launch { generation, session, request, created_at } => {
                     self.launch(myself, generation, session, request, created_at);
                 }
@@ -322,17 +324,16 @@ impl State {
                     });
                 }
                 Effect::TearDown { generation, container, graceful } => {
-                    // On disk before the engine is asked, or a service that dies in between would take a sandbox that
-                    // it has ended itself for one that failed. A caller whose delete cannot be written down is told so,
-                    // and its sandbox stays. One that has expired or failed is removed all the same, which may make
-                    // room on the disk.
+                    // The journal commits before the tear-down. Otherwise a service that dies in between takes its own
+                    // removal for a failed sandbox. If a caller's delete cannot be saved, the caller gets an error and
+                    // the sandbox stays. An expired or failed sandbox is removed anyway, which may free disk space.
                     self.world.journal.write_later(std::mem::take(&mut drafts));
-                    let (world, chat, noted) = (Arc::clone(&self.world), self.chat, self.world.journal.flush());
+                    let (world, chat, flushed) = (Arc::clone(&self.world), self.chat, self.world.journal.flush());
                     let place = self.place();
-                    let must_be_noted = self.lifecycle.phase().is_recorded_deletion_of_a_caller();
+                    let must_be_saved = self.lifecycle.phase().is_requested_deletion_with_record();
                     let tear_down = async move {
-                        match noted.await {
-                            Err(error) if must_be_noted => Err(NotSaved(error.to_string()).into()),
+                        match flushed.await {
+                            Err(error) if must_be_saved => Err(NotSaved(error.to_string()).into()),
                             _ => Ok(tear_down(&world, chat, container, graceful, place).await?),
                         }
                     };
@@ -348,30 +349,34 @@ impl State {
                     let due = move || Message::Event(Box::new(Event::RetryDue { generation, attempt }));
                     myself.send_after(delay, due);
                 }
-                Effect::Discard { container } => {
-                    // Not a task of the actor: it goes on when the actor has nothing left to own, or fails.
+                Effect::RemoveContainer { container } => {
+                    // Detached from the actor, so that the removal continues when the actor stops or fails.
                     let engine = self.world.engine.clone();
-                    tokio::spawn(async move { engine.discard(&container).await }.instrument(self.span("discard")));
+                    tokio::spawn(
+                        async move { engine.remove_until_gone(&container).await }
+                            .instrument(self.span("remove_container")),
+                    );
                 }
             }
         }
         self.world.journal.write_later(drafts);
     }
 
-    /// Root counted what a caller asked for, if one did. What was found, or takes the place of another, may differ.
-    fn tell_share(&mut self) {
-        let share = self.lifecycle.sandbox().map(LimitKeys::from);
-        if share == self.share {
+    /// Reports the limit keys to root if they differ from the request that root counted: an adopted sandbox or a
+    /// successor may have other keys.
+    fn report_limit_keys(&mut self) {
+        let limit_keys = self.lifecycle.sandbox().map(LimitKeys::from);
+        if limit_keys == self.limit_keys {
             return;
         }
-        self.share.clone_from(&share);
-        if let Some(share) = share {
+        self.limit_keys.clone_from(&limit_keys);
+        if let Some(limit_keys) = limit_keys {
             let (chat, incarnation) = (self.chat, self.incarnation);
-            self.tell_root(root::Message::Counts { chat, incarnation, share });
+            self.send_to_root(root::Message::LimitKeys { chat, incarnation, keys: limit_keys });
         }
     }
 
-    /// Writes down what somebody waits for.
+    /// Writes entries and reports the commit with [`Event::Saved`].
     fn write(&mut self, myself: &ActorRef<Message>, ticket: Ticket, drafts: Vec<Draft>) {
         let write = self.world.journal.write(drafts);
         let myself = myself.clone();
@@ -396,8 +401,8 @@ impl State {
         }))
     }
 
-    /// Root outlives its chats; if it is gone, so is this actor in a moment.
-    fn tell_root(&self, message: root::Message) {
+    /// Sends a message to root. Root outlives its chats, so a failed send means that this actor is about to stop.
+    fn send_to_root(&self, message: root::Message) {
         let _ = self.root.cast(message);
     }
 
@@ -416,14 +421,14 @@ impl State {
                 if let Err(error) = &result {
                     tracing::warn!(chat.id = %self.chat, %error, "create refused or failed");
                 }
-                // A caller that has gone away finds its sandbox with its next create.
+                // A disconnected caller finds its sandbox with its next create.
                 let _ = answer.send(result);
             }
             (Call::Get(answer), Reply::Get(result)) => drop(answer.send(result)),
-            (Call::Keep(_, answer), Reply::Kept(result)) => drop(answer.send(result)),
+            (Call::Keep(_, answer), Reply::Sandbox(result)) => drop(answer.send(result)),
             (Call::Snapshot(_, answer), Reply::Snapshot(result)) => {
                 if let Err(error) = &result {
-                    tracing::warn!(chat.id = %self.chat, %error, "no snapshot was taken");
+                    tracing::warn!(chat.id = %self.chat, %error, "snapshot refused or failed");
                 }
                 let _ = answer.send(result);
             }
@@ -442,7 +447,7 @@ impl State {
 
     fn publish(&mut self, Transition { sandbox, from, to }: &Transition) {
         self.counted.move_to(*to);
-        // One that was stopped at its end and is removed later has expired once.
+        // A sandbox that is stopped at its expiry and removed later counts as one expiry.
         if matches!(sandbox.reason, Reason::Expired | Reason::Idle)
             && matches!(to, Some(Status::Deleting | Status::Stopped))
             && *from != Some(Status::Stopped)

@@ -1,4 +1,4 @@
-//! Whether a request may go ahead, given what the chat has. Three answers: do it, already so, refused because.
+//! Decides whether a request may proceed in the current phase: do the work, already done, or refused.
 
 use std::time::Duration;
 
@@ -12,49 +12,49 @@ use crate::ports::clock::Timestamp;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Admission<Work> {
     Do(Work),
-    AlreadySo,
+    AlreadyDone,
     Refused(Refusal),
 }
 
-/// The sandbox that is there, or is coming, is another than the one asked for.
+/// A conflict: the request differs from the sandbox that exists or is being launched.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
     pub session: SessionId,
     pub fields: Vec<&'static str>,
 }
 
-/// What a create has to do.
+/// The work of a create.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CreateWork {
-    /// Find out first what the engine holds.
-    Look,
+    /// Discover the chat's container first.
+    Discover,
     Launch,
     /// Wait for the launch under way.
     JoinLaunch,
-    /// Remove what is there, for this reason, and launch.
+    /// Remove the existing sandbox for this reason, then launch.
     Replace(Reason),
-    /// See first whether the sandbox still runs.
+    /// Check first that the sandbox still runs.
     Verify,
-    /// Let the sandbox go on first, which is paused or about to be.
+    /// Resume the sandbox first: it is paused or being paused.
     Wake,
-    /// Launch once the removal under way is done.
-    Succeed,
-    /// Wait for a launch that follows a removal.
+    /// Launch after the removal under way.
+    QueueSuccessor,
+    /// Wait for the launch that follows a removal.
     JoinSuccessor,
 }
 
-/// What a delete has to do.
+/// The work of a delete.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeleteWork {
-    Look,
-    /// Stop the launch under way, then remove what it made.
+    Discover,
+    /// Cancel the launch under way, then remove its container.
     Cancel,
     Remove,
     /// Wait for the removal under way.
     JoinRemoval,
 }
 
-/// `on_expire` is what becomes of the sandbox that is there.
+/// Admits a create. `on_expire` is the setting of the existing sandbox.
 pub fn create(
     phase: &Phase,
     request: &CreateRequest,
@@ -63,18 +63,18 @@ pub fn create(
     on_expire: OnExpire,
 ) -> Admission<CreateWork> {
     let (fitting, sandbox) = match phase {
-        Phase::Unknown(_) => return Admission::Do(CreateWork::Look),
+        Phase::Unknown(_) => return Admission::Do(CreateWork::Discover),
         Phase::Absent => return Admission::Do(CreateWork::Launch),
         Phase::Failed(failed) => return Admission::Do(CreateWork::Replace(failed.sandbox.reason)),
         Phase::Stopped(sandbox) => return Admission::Do(CreateWork::Replace(sandbox.reason)),
         Phase::Running(running) => {
-            if let Some(reason) = running.is_over(now, on_expire) {
+            if let Some(reason) = running.expiry_reason(now, on_expire) {
                 return Admission::Do(CreateWork::Replace(reason));
             }
             let fitting = if !running.is_awake() {
                 Admission::Do(CreateWork::Wake)
             } else if running.is_trusted(now, trust) {
-                Admission::AlreadySo
+                Admission::AlreadyDone
             } else {
                 Admission::Do(CreateWork::Verify)
             };
@@ -82,7 +82,7 @@ pub fn create(
         }
         Phase::Creating(creating) => (Admission::Do(CreateWork::JoinLaunch), &creating.sandbox),
         Phase::Deleting(deleting) => match &deleting.successor {
-            None => return Admission::Do(CreateWork::Succeed),
+            None => return Admission::Do(CreateWork::QueueSuccessor),
             Some(successor) => (Admission::Do(CreateWork::JoinSuccessor), &successor.sandbox),
         },
     };
@@ -92,8 +92,8 @@ pub fn create(
 
 pub fn delete(phase: &Phase) -> Admission<DeleteWork> {
     match phase {
-        Phase::Unknown(_) => Admission::Do(DeleteWork::Look),
-        Phase::Absent => Admission::AlreadySo,
+        Phase::Unknown(_) => Admission::Do(DeleteWork::Discover),
+        Phase::Absent => Admission::AlreadyDone,
         Phase::Creating(_) => Admission::Do(DeleteWork::Cancel),
         Phase::Running(_) | Phase::Stopped(_) | Phase::Failed(_) => Admission::Do(DeleteWork::Remove),
         Phase::Deleting(_) => Admission::Do(DeleteWork::JoinRemoval),

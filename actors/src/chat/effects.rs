@@ -1,4 +1,4 @@
-//! The effects of a chat: tasks that the lifecycle asks for. Each one talks to the ports and returns one outcome.
+//! The effects of a chat: tasks that the lifecycle asks for. Each one calls the ports and returns one outcome.
 
 pub mod discover;
 pub mod launch;

@@ -1,4 +1,4 @@
-//! What a chat's lifecycle is told, and what it wants done.
+//! The events and effects of a chat's lifecycle.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,11 +15,11 @@ use crate::pool::claims::Claim;
 use crate::ports::clock::Timestamp;
 use crate::ports::engine::EngineError;
 
-/// Somebody who waits for an answer.
+/// The id of a caller that waits for an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct WaiterId(pub u64);
 
-/// A request of a caller. The session is the one a create gets, should it start one.
+/// A request of a caller. `session` is the session id for the case that the create launches a sandbox.
 #[derive(Debug, Clone)]
 pub enum Request {
     Create {
@@ -30,30 +30,30 @@ pub enum Request {
     Get {
         waiter: WaiterId,
     },
-    /// With a snapshot first, or without, or as its profile says.
+    /// With a snapshot, without one, or (`None`) as the profile says.
     Delete {
         waiter: WaiterId,
         snapshot: Option<bool>,
     },
-    /// Keeps what the sandbox has written, and the sandbox.
+    /// Saves the sandbox as a snapshot and keeps the sandbox.
     Snapshot {
         waiter: WaiterId,
         label: Option<SnapshotLabel>,
     },
-    /// Puts the absolute deadline off, to so long from now. It never comes sooner by this.
+    /// Moves the absolute deadline to `ttl` from now, never to an earlier time.
     Renew {
         waiter: WaiterId,
         ttl: Duration,
     },
-    /// Counts as use, and does nothing else. Use lets a sandbox that is paused go on.
+    /// Counts as activity. Activity resumes a paused sandbox.
     Touch {
         waiter: WaiterId,
     },
-    /// Lets the sandbox's processes stand still until it is used.
+    /// Pauses the sandbox until its next use.
     Pause {
         waiter: WaiterId,
     },
-    /// Holds the sandbox for so long: against idleness and, if a caller asked for it, against its absolute end.
+    /// Holds the sandbox for a duration: against idleness and, for a caller's lease, against its absolute deadline.
     Lease {
         waiter: WaiterId,
         lease: Lease,
@@ -72,17 +72,17 @@ pub struct Lease {
 }
 
 impl Lease {
-    /// A lease that a caller asked for.
+    /// Returns a lease that a caller asked for.
     pub fn of_caller(duration: Duration, durable: bool) -> Self {
         Self { id: LeaseId::random(), duration, holder: Holder::Lease { durable } }
     }
 
-    /// A hold for work in the sandbox, which counts as activity only.
+    /// Returns a hold for work in the sandbox. It counts as activity only.
     pub fn of_work(duration: Duration, holder: Holder) -> Self {
         Self { id: LeaseId::random(), duration, holder }
     }
 
-    /// Whether it is written down.
+    /// Returns whether the journal keeps the lease.
     pub fn is_durable(&self) -> bool {
         self.holder == Holder::Lease { durable: true }
     }
@@ -107,15 +107,15 @@ impl Request {
 #[derive(Debug, Clone)]
 pub enum Event {
     Request(Request),
-    /// Answers [`Effect::Look`]: the sandbox as engine and journal together tell it; its status says how to go on. One
-    /// that runs is on disk.
-    Looked(Result<Option<Box<Sandbox>>, EngineError>),
+    /// Answers [`Effect::Discover`] with the sandbox as engine and journal describe it. Its status decides how the chat
+    /// continues. A running sandbox is already saved.
+    Discovered(Result<Option<Box<Sandbox>>, EngineError>),
     /// Answers [`Effect::Launch`].
     Launched {
         generation: Generation,
         result: Result<Launched, LaunchFailure>,
     },
-    /// A creation that was given up has been answered after all, and nothing is left of it.
+    /// An abandoned create call has ended, and its container is removed.
     StragglerEnded,
     /// Answers [`Effect::Check`].
     Checked {
@@ -132,12 +132,12 @@ pub enum Event {
         generation: Generation,
         attempt: u32,
     },
-    /// Answers [`Effect::Save`] and [`Effect::Forget`].
+    /// Answers [`Effect::Save`] and [`Effect::RemoveRecord`].
     Saved {
         ticket: Ticket,
         result: Result<(), NotSaved>,
     },
-    /// A deadline may have come.
+    /// A deadline may have passed.
     Due,
     /// Answers [`Effect::Stop`].
     Stopped {
@@ -158,35 +158,34 @@ pub enum Event {
     RestartDue {
         generation: Generation,
     },
-    /// The engine says that something happened to this container.
+    /// The engine reports an event of this container.
     EngineEvent {
         container: ContainerId,
     },
-    /// A listing showed this container of the chat alive, or none.
-    Seen(Option<LiveContainer>),
-    /// The wall clock jumped by so much.
+    /// A listing shows this live container of the chat, or none.
+    Listed(Option<LiveContainer>),
+    /// The wall clock was stepped.
     ClockStepped {
         by: TimeDelta,
     },
 }
 
-/// Tells the writes of a chat apart.
+/// The id of a journal write of a chat.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Ticket(pub u64);
 
 #[derive(Debug, Clone)]
 pub enum Launched {
-    /// It runs and is ready.
+    /// The container runs and is ready.
     Started {
         container: ContainerId,
         endpoint: Option<Endpoint>,
         started_at: Timestamp,
         launch: Launch,
-        /// What its container was bound with, if it was a slot.
+        /// The claim of the container, if it was a slot.
         claim: Option<Arc<Claim>>,
     },
-    /// The chat's name was taken by a live sandbox of the chat that nobody here knew of. It is on disk by now, unless the
-    /// launch was cancelled.
+    /// A live, previously unknown sandbox of the chat holds the name. It is saved, unless the launch was cancelled.
     Found(Box<Found>),
 }
 
@@ -196,14 +195,15 @@ pub struct LaunchFailure {
     pub remains: Remains,
 }
 
-/// What a failed launch may have left on the engine.
+/// The possible leftovers of a failed launch on the engine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Remains {
     Nothing,
     Container(ContainerId),
-    /// A creation was asked for and not answered: there may be a container, or none.
+    /// A create call was not answered: the container may or may not exist.
     Perhaps,
-    /// As `Perhaps`, and the call is still followed to remove what it brings: [`Event::StragglerEnded`] will tell.
+    /// As `Perhaps`, and the create call is still followed to remove its container. [`Event::StragglerEnded`] reports
+    /// its end.
     Straggler,
 }
 
@@ -214,14 +214,14 @@ pub enum Effect {
         waiter: WaiterId,
         reply: Reply,
     },
-    Look,
+    Discover,
     Launch {
         generation: Generation,
         session: SessionId,
         request: Box<CreateRequest>,
         created_at: Timestamp,
     },
-    /// Makes the launch of this generation answer soon, with [`StartFailure::Deleted`].
+    /// Makes the launch of this generation return soon, with [`StartFailure::Deleted`].
     CancelLaunch {
         generation: Generation,
     },
@@ -229,7 +229,7 @@ pub enum Effect {
         generation: Generation,
         container: ContainerId,
     },
-    /// Removes the chat's container: this one, or whichever has its name.
+    /// Removes the chat's container: the given one, or the one under the chat's name.
     TearDown {
         generation: Generation,
         container: Option<ContainerId>,
@@ -240,45 +240,45 @@ pub enum Effect {
         attempt: u32,
         delay: Duration,
     },
-    /// Writes the sandbox down; somebody waits for it.
+    /// Saves the sandbox; answered by [`Event::Saved`].
     Save {
         ticket: Ticket,
         sandbox: Box<Sandbox>,
         /// Written in the same commit.
         claim: Option<Arc<Claim>>,
     },
-    /// Strikes the session out; somebody waits for it.
-    Forget {
+    /// Removes the session's record; answered by [`Event::Saved`].
+    RemoveRecord {
         ticket: Ticket,
         session: SessionId,
     },
-    /// Writes the sandbox down, in its own time.
+    /// Saves the sandbox without an answer.
     SaveLater(Box<Sandbox>),
     SaveActivity {
         session: SessionId,
         at: Timestamp,
     },
-    /// Asks for [`Event::Due`] then.
+    /// Asks for [`Event::Due`] at a time.
     Arm {
         at: Timestamp,
     },
     Disarm,
-    /// Ends the processes of a sandbox and keeps its container.
+    /// Stops the processes of a sandbox and keeps its container.
     Stop {
         generation: Generation,
         container: ContainerId,
     },
-    /// Lets the processes of a sandbox stand still.
+    /// Pauses the processes of a sandbox.
     Pause {
         generation: Generation,
         container: ContainerId,
     },
-    /// Lets them go on.
+    /// Resumes the processes of a sandbox.
     Unpause {
         generation: Generation,
         container: ContainerId,
     },
-    /// Keeps what the sandbox has written as a snapshot.
+    /// Saves the sandbox as a snapshot.
     Commit {
         generation: Generation,
         sandbox: Box<Sandbox>,
@@ -288,17 +288,17 @@ pub enum Effect {
         generation: Generation,
         delay: Duration,
     },
-    /// Starts the container of a sandbox that ended again; answered like a launch.
+    /// Starts the container of an ended sandbox again; answered like a launch.
     Relaunch {
         generation: Generation,
         sandbox: Box<Sandbox>,
     },
-    /// Removes a container that came too late to be of use.
-    Discard {
+    /// Removes a container of an outdated launch.
+    RemoveContainer {
         container: ContainerId,
     },
     Publish(Transition),
-    /// Counts a sandbox of which there is nothing new to tell.
+    /// Counts a sandbox without publishing an event.
     Count(Status),
 }
 
@@ -308,16 +308,16 @@ pub enum Reply {
     Get(Result<Option<Sandbox>, SandboxError>),
     Delete(Result<Deletion, SandboxError>),
     Snapshot(Result<Snapshot, SandboxError>),
-    /// To a renew, touch, pause, lease or release: the sandbox after it.
-    Kept(Result<Sandbox, SandboxError>),
+    /// The answer to a renew, touch, pause, lease or release: the sandbox afterwards.
+    Sandbox(Result<Sandbox, SandboxError>),
 }
 
-/// A change of state, or something else worth telling of that leaves the state as it is, published once.
+/// A change of state, or another reportable event without a change of state. Published once.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Transition {
-    /// As it is now, or as it was last.
+    /// The current or last state of the sandbox.
     pub sandbox: Box<Sandbox>,
     pub from: Option<Status>,
-    /// `None`: nothing is left of it.
+    /// `None`: the sandbox is removed.
     pub to: Option<Status>,
 }

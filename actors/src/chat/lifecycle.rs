@@ -1,4 +1,4 @@
-//! The life of a chat's sandbox, as a pure state machine: an event goes in, effects come out, nothing else happens.
+//! The pure state machine of a chat's sandbox: an event goes in, effects come out, without side effects.
 //!
 //! ```text
 //!                           Paused
@@ -17,26 +17,26 @@
 //!   │ │ found half made      ▼       ▼        ▼          ▼          │
 //!   │ │                    ┌─────────────────────────────────┐      │
 //!   │ └──────────────────▶ │            Deleting             ├──────┤ removed, and a create waits
-//!   │ found nothing        └─────────────────────────────────┘      │
+//!   │ found none           └─────────────────────────────────┘      │
 //!   ▼                         │ removed                             │
 //!  Absent ◀───────────────────┘                                     │
 //!   └── create ─────────────────────────────────────────────────────┘
 //! ```
 //!
-//! - One container at a time. A launch starts only in `Absent`, or when a removal has ended; a removal starts only when
-//!   no launch is under way: one that is gets cancelled and answers first. One that left nothing behind needs none.
-//! - On disk before anybody is told: a sandbox runs for others once its record is written, and is gone once that is
-//!   struck out. What is noted in between, nobody waits for; it is written in the order in which it was decided.
-//! - Every effect that takes time is answered by exactly one event of the same generation, or with the same ticket. An
-//!   answer of an older generation is never applied; a container that it brings is discarded.
+//! - One container at a time. A launch starts only in `Absent` or after a removal. A removal starts only when no launch
+//!   is under way: a launch under way is cancelled and returns first. A launch without leftovers needs no removal.
+//! - Acknowledge only after the journal commit: a sandbox runs for callers once its record is committed, and is gone
+//!   once its record is removed. Other writes are unacknowledged and keep the order of the decisions.
+//! - Every effect that takes time is answered by exactly one event of the same generation or ticket. An answer of an
+//!   older generation is never applied; its container is removed.
 //! - Every waiter is answered exactly once.
-//! - "Unknown" is never "gone": while the engine does not answer, nothing is forgotten, and it is asked again.
-//! - A removal that failed is owed: it is tried again until it succeeds, also when nobody waits for it any more.
-//! - What is paused is `Running` in every other respect: it is found, watched, renewed, expired and removed like what
-//!   runs. A request that uses it waits until it goes on.
-//! - Nothing is removed, paused or restarted under a commit, and what is to be kept is removed only once it is.
-//! - A deadline is set whenever a sandbox runs, rests or has failed, and never later than its end. It may come too early;
-//!   what is known when it comes decides.
+//! - "Unknown" is never "gone": while the engine does not answer, the chat keeps its state and asks again.
+//! - A failed removal is owed: it is retried until it succeeds, even when no caller waits for it.
+//! - A paused sandbox is `Running` in every other respect: it is found, checked, renewed, expired and removed like a
+//!   running one. A request that uses it waits until it is resumed.
+//! - No container is removed, paused or restarted during a commit. A removal that needs a snapshot waits for it.
+//! - A running, stopped or failed sandbox always has a deadline, never later than its expiry. A deadline may come too
+//!   early; the state at that time decides.
 
 mod adopt;
 mod expire;
@@ -73,36 +73,37 @@ pub struct Lifecycle {
     leases: Leases,
     committing: Option<Committing>,
     failed_snapshots: Failures,
-    /// Creations that were given up and are still followed.
+    /// Abandoned create calls that are still followed.
     stragglers: usize,
     last_ticket: Ticket,
-    /// Something happened to the container that a look under way, or the launch, may not have seen.
+    /// An engine event arrived that the check, the discovery or the launch under way may have missed.
     engine_event: bool,
-    /// The clock took along what is on disk. It is written down when asked for: all chats at once would be too many.
-    unwritten: bool,
+    /// Times shifted by a clock step, not yet persisted. They are saved on request, because all chats at once would be
+    /// too many.
+    unsaved_clock_shift: bool,
     rules: Rules,
     effects: Vec<Effect>,
 }
 
-/// What the decisions of every chat depend on.
+/// The settings that the decisions of every chat depend on.
 #[derive(Debug, Clone)]
 pub struct Rules {
-    /// How long a sandbox that was seen alive is handed out again without another look.
+    /// How long a sandbox that was seen alive is handed out without a new check.
     pub trust: Duration,
     pub profiles: Arc<BTreeMap<ProfileName, Arc<Profile>>>,
-    /// How many leases may hold one sandbox.
+    /// The number of leases that may hold one sandbox.
     pub max_leases: usize,
-    /// How far past its absolute deadline leases may hold a sandbox, in all.
+    /// The time past its absolute deadline that leases may hold a sandbox, in total.
     pub max_lease: Duration,
 }
 
 impl Lifecycle {
-    /// A chat that certainly has no container.
+    /// Returns a chat without a container.
     pub fn absent(chat: ChatId, name: ContainerName, rules: Rules) -> Self {
         Self::starting_in(Phase::Absent, chat, name, rules)
     }
 
-    /// A chat of which nothing is known.
+    /// Returns a chat whose container must be discovered.
     pub fn unknown(chat: ChatId, name: ContainerName, rules: Rules) -> Self {
         Self::starting_in(Phase::Unknown(Unknown::default()), chat, name, rules)
     }
@@ -119,7 +120,7 @@ impl Lifecycle {
             stragglers: 0,
             last_ticket: Ticket::default(),
             engine_event: false,
-            unwritten: false,
+            unsaved_clock_shift: false,
             rules,
             effects: Vec::new(),
         }
@@ -136,27 +137,27 @@ impl Lifecycle {
             Phase::Running(running) => Some(&running.sandbox),
             Phase::Stopped(sandbox) => Some(sandbox),
             Phase::Failed(failed) => Some(&failed.sandbox),
-            // A successor is what the chat has from now on; its predecessor is only on its way out.
+            // The successor is the chat's sandbox from now on.
             Phase::Deleting(deleting) => Some(deleting.successor.as_ref().map_or(&deleting.sandbox, |s| &s.sandbox)),
         }
     }
 
-    /// Nothing to own and nothing to wait for.
+    /// Returns whether the chat owns no container and waits for no effect.
     pub fn is_idle(&self) -> bool {
         matches!(self.phase, Phase::Absent) && self.stragglers == 0
     }
 
-    /// A removal has failed and is not made up for yet.
+    /// Returns whether a removal failed and must be retried.
     pub fn owes_removal(&self) -> bool {
         matches!(&self.phase, Phase::Deleting(deleting) if deleting.attempt > 0)
     }
 
-    /// No effect is under way but a timed retry.
+    /// Returns whether no effect is under way except a timed retry.
     pub fn is_settled(&self) -> bool {
         self.stragglers == 0
             && !self.is_committing()
             && match &self.phase {
-                Phase::Unknown(unknown) => !unknown.looking,
+                Phase::Unknown(unknown) => !unknown.discovering,
                 Phase::Absent | Phase::Stopped(_) | Phase::Failed(_) => true,
                 Phase::Running(running) => {
                     let stopping = running.stopping.is_some_and(|stopping| stopping.is_under_way());
@@ -170,7 +171,7 @@ impl Lifecycle {
     pub fn handle(&mut self, event: Event, now: Timestamp) -> Vec<Effect> {
         match event {
             Event::Request(request) => self.request(request, now),
-            Event::Looked(result) => self.looked(result, now),
+            Event::Discovered(result) => self.discovered(result, now),
             Event::Launched { generation, result } => self.launched(generation, result, now),
             Event::StragglerEnded => self.stragglers = self.stragglers.saturating_sub(1),
             Event::Checked { generation, liveness } => self.checked(generation, liveness, now),
@@ -183,7 +184,7 @@ impl Lifecycle {
             Event::Committed { generation, result } => self.committed(generation, result, now),
             Event::RestartDue { generation } => self.restart_due(generation),
             Event::EngineEvent { container } => self.engine_event(&container),
-            Event::Seen(seen) => self.seen(seen.as_ref()),
+            Event::Listed(seen) => self.listed(seen.as_ref()),
             Event::ClockStepped { by } => self.clock_stepped(by),
         }
         std::mem::take(&mut self.effects)
@@ -192,7 +193,7 @@ impl Lifecycle {
     fn request(&mut self, request: Request, now: Timestamp) {
         match request {
             request if self.waits_for_commit(&request, now) => self.wait_for_commit(request),
-            // What may be there is not refused before it was looked for.
+            // A request is not refused before the discovery.
             Request::Renew { .. }
             | Request::Touch { .. }
             | Request::Pause { .. }
@@ -201,7 +202,7 @@ impl Lifecycle {
             | Request::Release { .. }
                 if matches!(self.phase, Phase::Unknown(_)) =>
             {
-                self.wait_for_look(request);
+                self.wait_for_discovery(request);
             }
             Request::Get { waiter } => self.get(waiter),
             Request::Create { waiter, request, session } => self.create(waiter, request, session, now),
@@ -217,9 +218,9 @@ impl Lifecycle {
 
     fn get(&mut self, waiter: WaiterId) {
         if let Phase::Unknown(_) = self.phase {
-            self.wait_for_look(Request::Get { waiter });
+            self.wait_for_discovery(Request::Get { waiter });
         } else {
-            let sandbox = self.promised();
+            let sandbox = self.acknowledged();
             self.answer(waiter, Reply::Get(Ok(sandbox)));
         }
     }
@@ -232,16 +233,16 @@ impl Lifecycle {
                 let error = SandboxError::Conflict { chat: self.chat, session, fields };
                 return self.answer(waiter, Reply::Create(Err(error)));
             }
-            Admission::AlreadySo => return self.answer_reused(waiter, now),
+            Admission::AlreadyDone => return self.answer_reused(waiter, now),
             Admission::Do(work) => work,
         };
         if let CreateWork::Replace(reason) = work
-            && self.ends_with_a_snapshot(now)
+            && self.expires_with_snapshot(now)
         {
-            return self.end_for(Request::Create { waiter, request, session }, reason);
+            return self.expire_for(Request::Create { waiter, request, session }, reason);
         }
         match (work, &mut self.phase) {
-            (CreateWork::Look, _) => self.wait_for_look(Request::Create { waiter, request, session }),
+            (CreateWork::Discover, _) => self.wait_for_discovery(Request::Create { waiter, request, session }),
             (CreateWork::Launch, _) => {
                 let sandbox = self.planned(&request, session, now);
                 self.launch(sandbox, request, Outcome::Created, vec![waiter], now);
@@ -253,22 +254,22 @@ impl Lifecycle {
             (CreateWork::Replace(reason), phase) => {
                 let waiting = phase.take_waiting();
                 self.remove(reason, true);
-                // Creates that waited came first. Together with this one, they get what comes next.
+                // Waiting creates came first. They share the successor with this create.
                 self.replay(waiting, now);
                 self.create(waiter, request, session, now);
             }
             (CreateWork::Verify, Phase::Running(running)) => {
-                // It must not be found idle while the engine is being asked.
-                running.use_at(now);
+                // The sandbox must not become idle during the check.
+                running.mark_active(now);
                 running.verifying.push(Request::Create { waiter, request, session });
                 self.check();
             }
             (CreateWork::Wake, _) => self.wake(Request::Create { waiter, request, session }),
-            (CreateWork::Succeed, _) => self.succeed(waiter, request, session, now),
+            (CreateWork::QueueSuccessor, _) => self.queue_successor(waiter, request, session, now),
             (CreateWork::JoinSuccessor, Phase::Deleting(deleting)) => {
                 let successor = deleting.successor.as_mut().expect("admission saw a successor");
                 successor.waiters.push(waiter);
-                self.hurry_removal();
+                self.retry_removal_now();
             }
             (work, phase) => unreachable!("admission asked for {work:?} in {phase:?}"),
         }
@@ -278,15 +279,15 @@ impl Lifecycle {
         let Admission::Do(work) = admission::delete(&self.phase) else {
             return self.answer(waiter, Reply::Delete(Ok(Deletion::NotFound)));
         };
-        let keeps = snapshot.unwrap_or_else(|| self.is_kept_when_deleted());
+        let keeps = snapshot.unwrap_or_else(|| self.snapshots_on_delete());
         match work {
-            DeleteWork::Look => return self.wait_for_look(Request::Delete { waiter, snapshot }),
+            DeleteWork::Discover => return self.wait_for_discovery(Request::Delete { waiter, snapshot }),
             DeleteWork::Cancel => {
                 if let Phase::Creating(creating) = &mut self.phase
                     && let Origin::Restart { waiting, .. } = &mut creating.origin
                     && (keeps || waiting.iter().any(|request| matches!(request, Request::Delete { .. })))
                 {
-                    // What is started again is there already, and is kept first if anybody wants that.
+                    // The container exists already, so a snapshot is taken first if any delete asks for one.
                     return waiting.push(Request::Delete { waiter, snapshot });
                 }
                 self.cancel_launch();
@@ -302,7 +303,7 @@ impl Lifecycle {
             DeleteWork::Remove => return self.delete_now(vec![waiter], None, now),
             DeleteWork::JoinRemoval => {
                 self.fail_successor(StartFailure::Deleted);
-                self.hurry_removal();
+                self.retry_removal_now();
             }
         }
         if let Phase::Deleting(deleting) = &mut self.phase {
@@ -310,12 +311,12 @@ impl Lifecycle {
         }
     }
 
-    /// What came first is answered first.
+    /// Removes the sandbox. Waiting requests are answered first, in their order.
     fn delete_now(&mut self, mut deleters: Vec<WaiterId>, snapshot: Option<SnapshotId>, now: Timestamp) {
         let awake = matches!(&self.phase, Phase::Running(running) if running.is_awake());
         for request in self.phase.take_waiting() {
             match request {
-                // Creates that came first saw the sandbox before this request did.
+                // Earlier creates saw the sandbox before this delete.
                 Request::Create { waiter, .. } if awake => self.answer_reused(waiter, now),
                 Request::Create { waiter, .. } => self.answer_failed(vec![waiter], &StartFailure::Deleted),
                 Request::Delete { waiter, .. } => deleters.push(waiter),
@@ -325,11 +326,11 @@ impl Lifecycle {
                 }
             }
         }
-        self.remove_kept(Reason::Requested, true, snapshot);
+        self.remove_with_snapshot(Reason::Requested, true, snapshot);
         self.deleting().deleters.extend(deleters);
     }
 
-    fn is_kept_when_deleted(&self) -> bool {
+    fn snapshots_on_delete(&self) -> bool {
         let profile = self.sandbox().and_then(|sandbox| self.rules.profiles.get(&sandbox.profile));
         profile.is_some_and(|profile| profile.snapshot_on_delete)
     }
@@ -341,8 +342,8 @@ impl Lifecycle {
     }
 
     fn answer_reused(&mut self, waiter: WaiterId, now: Timestamp) {
-        self.use_now(now);
-        let sandbox = self.promised().expect("only what runs is reused");
+        self.record_activity(now);
+        let sandbox = self.acknowledged().expect("only a running sandbox is reused");
         let created = Created { sandbox, outcome: Outcome::Reused, launch: Launch::None };
         self.answer(waiter, Reply::Create(Ok(created)));
     }
@@ -364,7 +365,7 @@ impl Lifecycle {
             | Request::Touch { waiter }
             | Request::Pause { waiter }
             | Request::Lease { waiter, .. }
-            | Request::Release { waiter, .. } => self.answer(waiter, Reply::Kept(Err(error.clone()))),
+            | Request::Release { waiter, .. } => self.answer(waiter, Reply::Sandbox(Err(error.clone()))),
         }
     }
 
@@ -372,14 +373,14 @@ impl Lifecycle {
         self.effects.push(Effect::Answer { waiter, reply });
     }
 
-    /// Ends a sandbox that was never made, because the chat has another.
-    pub(super) fn give_way(&mut self, mut sandbox: Sandbox) {
+    /// Ends a planned sandbox because the chat has another one.
+    pub(super) fn end_planned(&mut self, mut sandbox: Sandbox) {
         sandbox.reason = Reason::Adopted;
-        sandbox.message = Some("the chat had a sandbox already".to_owned());
+        sandbox.message = Some("the chat already had a sandbox".to_owned());
         self.publish_end(sandbox);
     }
 
-    /// The sandbox that a launch is going to make.
+    /// Returns the sandbox that a launch will create.
     fn planned(&self, request: &CreateRequest, session: SessionId, now: Timestamp) -> Sandbox {
         Sandbox {
             session,
@@ -407,7 +408,7 @@ impl Lifecycle {
         }
     }
 
-    /// Moves a sandbox on to another status and publishes it.
+    /// Moves a sandbox to another status and publishes the change.
     fn enter(&mut self, sandbox: &mut Sandbox, to: Status, reason: Reason, message: Option<String>) {
         let from = std::mem::replace(&mut sandbox.status, to);
         sandbox.reason = reason;
@@ -415,21 +416,21 @@ impl Lifecycle {
         self.publish(sandbox, Some(from));
     }
 
-    /// As it is to be written down.
+    /// Returns the journal record of a sandbox.
     fn record(&mut self, sandbox: Sandbox) -> Box<Sandbox> {
-        self.unwritten = false;
+        self.unsaved_clock_shift = false;
         let durable = self.leases.durable();
-        let (held_until, durable_leases) = (durable.until(), durable.known());
+        let (held_until, durable_leases) = (durable.latest_end(), durable.with_ids());
         Box::new(Sandbox { held_until, durable_leases, held_by: Vec::new(), ..sandbox })
     }
 
-    /// Writes it down, with nobody waiting.
-    fn note(&mut self, sandbox: &Sandbox) {
+    /// Saves the sandbox without an answer.
+    fn save_later(&mut self, sandbox: &Sandbox) {
         let record = self.record(sandbox.clone());
         self.effects.push(Effect::SaveLater(record));
     }
 
-    /// Writes it down; [`Event::Saved`] will tell.
+    /// Saves the sandbox; answered by [`Event::Saved`].
     fn save(&mut self, ticket: Ticket, sandbox: Sandbox) {
         let sandbox = self.record(sandbox);
         self.effects.push(Effect::Save { ticket, sandbox, claim: None });

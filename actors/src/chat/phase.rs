@@ -1,4 +1,4 @@
-//! What a chat has at a moment. Each phase holds who waits for it to end.
+//! The phases of a chat. Each phase holds the requests that wait for its end.
 
 use std::time::Duration;
 
@@ -16,21 +16,21 @@ pub enum Phase {
     Unknown(Unknown),
     Absent,
     Creating(Box<Creating>),
-    /// Or paused: its status tells.
+    /// Running or paused, by its status.
     Running(Box<Running>),
-    /// Expired, its container kept.
+    /// Expired, with its container kept.
     Stopped(Box<Sandbox>),
     Failed(Box<Failed>),
     Deleting(Box<Deleting>),
 }
 
 impl Phase {
-    /// Whether a caller has asked for the removal of a sandbox that has a record.
-    pub(super) fn is_recorded_deletion_of_a_caller(&self) -> bool {
+    /// Returns whether a caller has asked for the removal of a sandbox that has a record.
+    pub(super) fn is_requested_deletion_with_record(&self) -> bool {
         matches!(self, Phase::Deleting(deleting) if deleting.recorded && deleting.sandbox.reason == Reason::Requested)
     }
 
-    /// The requests that wait for a look at what runs, or until it is paused or resumed.
+    /// Takes the requests that wait for a check, a pause or a resume.
     pub(super) fn take_waiting(&mut self) -> Vec<Request> {
         match self {
             Phase::Running(running) => running.take_waiting(),
@@ -41,9 +41,9 @@ impl Phase {
 
 #[derive(Debug, Default)]
 pub struct Unknown {
-    pub(super) looking: bool,
+    pub(super) discovering: bool,
     pub(super) waiting: Vec<Request>,
-    /// Looks that the engine did not answer.
+    /// Discoveries that the engine did not answer.
     pub(super) attempt: u32,
 }
 
@@ -53,47 +53,47 @@ pub struct Creating {
     pub(super) origin: Origin,
 }
 
-/// What a sandbox that is being started comes from.
+/// The origin of a sandbox that is being started.
 #[derive(Debug)]
 pub(super) enum Origin {
     Request {
         request: Box<CreateRequest>,
         outcome: Outcome,
         waiters: Vec<WaiterId>,
-        /// It runs, and waits to be on disk before anybody is told.
+        /// The sandbox runs, and its record is being written. Callers are answered after the commit.
         saving: Option<Ticket>,
         launch: Launch,
     },
-    /// It ended by itself and is started again, for the so-many-th time in a row. Its session is on disk already.
+    /// The sandbox ended by itself and is restarted. `attempt` counts restarts in a row. Its session is already saved.
     Restart { attempt: u32, waiting: Vec<Request> },
 }
 
 #[derive(Debug)]
 pub struct Failed {
     pub sandbox: Sandbox,
-    /// Restarts that were tried in a row.
+    /// Restarts in a row.
     pub(super) restarts: u32,
 }
 
 #[derive(Debug)]
 pub struct Running {
     pub sandbox: Sandbox,
-    /// When it was last seen alive.
+    /// The time at which the sandbox was last seen alive.
     pub(super) verified_at: Timestamp,
-    /// A look at it is under way.
+    /// A check is under way.
     pub(super) checking: bool,
-    /// Creates that wait for that look.
+    /// Creates that wait for that check.
     pub(super) verifying: Vec<Request>,
-    /// Its processes are to end because it expired. That is settled: it is not handed out any more.
+    /// A stop because of the expiry. It is final: the sandbox is not handed out any more.
     pub(super) stopping: Option<Stopping>,
-    /// It is being paused or resumed.
+    /// A pause or resume under way.
     pub(super) switching: Option<Switching>,
-    /// When it is tried again to pause it, after that failed.
-    pub(super) pause_again_at: Option<Timestamp>,
-    /// Changes that wait to be on disk before anybody is told, oldest first.
+    /// The time at which a failed pause is retried.
+    pub(super) retry_pause_at: Option<Timestamp>,
+    /// Changes that are not committed yet, oldest first. Callers are answered after the commit.
     pub(super) unsaved: Vec<UnsavedChange>,
-    /// The last activity that was written down.
-    pub(super) noted_activity: Timestamp,
+    /// The last activity that was saved.
+    pub(super) saved_activity: Timestamp,
     /// Restarts in a row before this run.
     pub(super) restarts: u32,
 }
@@ -101,24 +101,24 @@ pub struct Running {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Stopping {
     pub(super) reason: Reason,
-    /// When it is tried again; `None` while a try is under way.
-    pub(super) again_at: Option<Timestamp>,
+    /// The time of the next try; `None` while a try is under way.
+    pub(super) retry_at: Option<Timestamp>,
 }
 
 impl Stopping {
     pub(super) fn is_under_way(&self) -> bool {
-        self.again_at.is_none()
+        self.retry_at.is_none()
     }
 }
 
-/// The engine was asked to pause a sandbox, or to let it go on.
+/// A pause or resume under way.
 #[derive(Debug)]
 pub(super) struct Switching {
     pub(super) switch: Switch,
     pub(super) reason: Reason,
-    /// The engine has done it, and it waits to be on disk before anybody is told.
+    /// The engine call succeeded, and the record is being written. Callers are answered after the commit.
     pub(super) saving: Option<Ticket>,
-    /// Requests for it, and those that came meanwhile, in their order.
+    /// Requests for this pause or resume, and later requests, in their order.
     pub(super) waiting: Vec<Request>,
 }
 
@@ -129,7 +129,7 @@ pub(super) enum Switch {
 }
 
 impl Switch {
-    /// Where it leads to.
+    /// Returns the resulting status.
     pub(super) fn status(self) -> Status {
         match self {
             Switch::Pause => Status::Paused,
@@ -137,7 +137,7 @@ impl Switch {
         }
     }
 
-    /// Whether this request wants the sandbox to be so. Whoever wants neither wants to use it, or is only waiting.
+    /// Returns whether the request asks for this switch. A delete or snapshot asks for neither and only waits.
     pub(super) fn is_wanted_by(self, request: &Request) -> bool {
         match request {
             Request::Pause { .. } => self == Switch::Pause,
@@ -147,25 +147,25 @@ impl Switch {
     }
 }
 
-/// A change that was made and is not on disk yet.
+/// A change that is not committed yet.
 #[derive(Debug)]
 pub(super) struct UnsavedChange {
     pub(super) ticket: Ticket,
     pub(super) waiter: WaiterId,
-    /// What to go back to, should it not get there.
-    pub(super) before: Promise,
+    /// The state to restore if the write fails.
+    pub(super) before: Lifetime,
 }
 
-/// How long a sandbox was promised to be kept.
+/// The deadline and the durable leases of a sandbox.
 #[derive(Debug)]
-pub(super) struct Promise {
+pub(super) struct Lifetime {
     pub(super) expires_at: Timestamp,
     pub(super) leases: Leases,
 }
 
 impl Running {
     pub(super) fn new(sandbox: Sandbox, verified_at: Timestamp) -> Self {
-        let noted_activity = sandbox.last_activity_at;
+        let saved_activity = sandbox.last_activity_at;
         Self {
             sandbox,
             verified_at,
@@ -173,15 +173,16 @@ impl Running {
             verifying: Vec::new(),
             stopping: None,
             switching: None,
-            pause_again_at: None,
+            retry_pause_at: None,
             unsaved: Vec::new(),
-            noted_activity,
+            saved_activity,
             restarts: 0,
         }
     }
 
-    /// Past its end, or on its way there. One that is to be paused when nobody uses it does not end by that.
-    pub fn is_over(&self, now: Timestamp, on_expire: OnExpire) -> Option<Reason> {
+    /// Returns the reason if the sandbox has expired or is being stopped. Idleness does not end a sandbox that is
+    /// paused when idle.
+    pub fn expiry_reason(&self, now: Timestamp, on_expire: OnExpire) -> Option<Reason> {
         let expired = || match self.sandbox.expiry(now) {
             Some(Reason::Idle) if on_expire == OnExpire::Pause => {
                 (now >= self.sandbox.absolute_end()).then_some(Reason::Expired)
@@ -191,7 +192,7 @@ impl Running {
         self.stopping.map(|stopping| stopping.reason).or_else(expired)
     }
 
-    /// Whether it can be used as it is: it is neither paused nor about to be.
+    /// Returns whether the sandbox is neither paused nor being paused.
     pub fn is_awake(&self) -> bool {
         self.sandbox.status == Status::Running && self.switching.is_none()
     }
@@ -204,7 +205,7 @@ impl Running {
         waiting
     }
 
-    /// Whether it was seen alive recently. A clock that went backwards ends the trust.
+    /// Returns whether the sandbox was seen alive recently. A clock that went backwards ends the trust.
     pub fn is_trusted(&self, now: Timestamp, trust: Duration) -> bool {
         (now - self.verified_at).to_std().is_ok_and(|age| age <= trust)
     }
@@ -214,16 +215,16 @@ impl Running {
 pub struct Deleting {
     pub sandbox: Sandbox,
     pub(super) deleters: Vec<WaiterId>,
-    /// Creates that are answered with this failure once the removal was tried.
+    /// Creates that are answered with this failure after the first removal attempt.
     pub(super) failed: Option<(StartFailure, Vec<WaiterId>)>,
-    /// Launched once the removal is done.
+    /// Launched after the removal.
     pub successor: Option<Successor>,
     pub(super) step: RemovalStep,
     pub(super) graceful: bool,
-    /// The journal knows of it and has to be told when it is gone.
+    /// The journal has a record of the sandbox, which must be removed.
     pub(super) recorded: bool,
     pub(super) attempt: u32,
-    /// What it is kept as.
+    /// The snapshot that was taken before the removal.
     pub(super) snapshot: Option<SnapshotId>,
 }
 
@@ -237,11 +238,11 @@ pub struct Successor {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RemovalStep {
-    /// The launch has been cancelled and has not answered yet.
+    /// The launch is cancelled and has not returned yet.
     Cancelling,
     Removing,
-    /// Nothing is left of it but its record.
-    Forgetting(Ticket),
+    /// The container is removed; the removal of the record is being written.
+    RemovingRecord(Ticket),
     /// The last try failed; the next one is timed.
     Owed,
 }

@@ -1,4 +1,4 @@
-//! From a request and a profile to the container that the engine is asked for.
+//! Composes the container specification from a request and a profile.
 
 use std::collections::BTreeMap;
 
@@ -12,20 +12,20 @@ use crate::domain::profile::{Limits, Network, Profile, User};
 use crate::ports::clock::Timestamp;
 use crate::ports::guest::GuestSetup;
 
-/// Everything an engine needs to know to create a container. What every sandbox has in common (all capabilities
-/// dropped, no new privileges, an init, never privileged) is the engine's part to apply and has no switch.
+/// The specification of a container. The properties of every sandbox (all capabilities dropped, no new privileges, an
+/// init, never privileged) are not configurable: the engine adapter applies them.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ContainerSpec {
     pub name: ContainerName,
     pub image: String,
-    /// Started first, and given the command of the image and of this container as its arguments.
+    /// The first program. Its arguments are the command of the image and of this container.
     pub entry_point: Option<String>,
-    /// Empty: the image's own.
+    /// Empty: the image's own command.
     pub command: Vec<String>,
     pub environment: Environment,
     pub labels: BTreeMap<String, String>,
     pub mounts: Vec<Mount>,
-    /// Writable memory: the path inside, and its size in bytes.
+    /// Writable memory: the path in the guest and the size in bytes.
     pub tmpfs: BTreeMap<String, u64>,
     pub network: Network,
     pub limits: Limits,
@@ -36,11 +36,11 @@ pub struct ContainerSpec {
 }
 
 impl ContainerSpec {
-    /// With what the service puts into every sandbox.
-    pub fn prepared(mut self, furnishing: GuestSetup) -> Self {
-        self.entry_point = Some(furnishing.entry_point);
-        self.mounts.extend(furnishing.mounts);
-        for (name, value) in furnishing.environment {
+    /// Adds the guest setup.
+    pub fn prepared(mut self, setup: GuestSetup) -> Self {
+        self.entry_point = Some(setup.entry_point);
+        self.mounts.extend(setup.mounts);
+        for (name, value) in setup.environment {
             self.environment = self.environment.with(&name, &value);
         }
         self
@@ -52,11 +52,11 @@ pub struct Mount {
     pub source: HostPath,
     pub target: String,
     pub read_only: bool,
-    /// What is mounted at the source later appears at the target, too.
+    /// Later mounts at the source also appear at the target.
     pub propagated: bool,
 }
 
-/// Where in every sandbox the host's directories appear, and which of them all sandboxes share.
+/// The mount points of the host's directories in every sandbox, and the directories that all sandboxes share.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MountPoints {
     pub chat: String,
@@ -67,7 +67,7 @@ pub struct MountPoints {
     pub lambda_tools_source: HostPath,
 }
 
-/// The container for one session of a chat.
+/// Returns the specification of the container for one session of a chat.
 pub fn compose(
     instance: &InstanceName,
     points: &MountPoints,
@@ -78,18 +78,18 @@ pub fn compose(
 ) -> ContainerSpec {
     let profile = &*request.profile;
     let labels = session_labels(instance, points, request, session, created_at);
-    let mut mounts = own_mounts(points, request, chat_directory);
+    let mut mounts = chat_mounts(points, request, chat_directory);
     mounts.extend([
         mount(points.dependencies_source.clone(), &points.dependencies, true),
         mount(points.lambda_tools_source.clone(), &points.lambda_tools, true),
     ]);
     mounts.extend(profile.mounts.iter().cloned());
-    let mut spec = made_of(profile, ContainerName::of(instance, request.chat), labels, mounts);
-    spec.environment = spec.environment.overlaid(&own_environment(request));
+    let mut spec = base_spec(profile, ContainerName::of(instance, request.chat), labels, mounts);
+    spec.environment = spec.environment.overlaid(&chat_environment(request));
     spec
 }
 
-/// The same for a slot: what it lacks of being the container for one session of a chat.
+/// Returns the binding that turns a slot into the container for one session of a chat.
 pub fn compose_binding(
     instance: &InstanceName,
     points: &MountPoints,
@@ -98,11 +98,11 @@ pub fn compose_binding(
     session: SessionId,
     created_at: Timestamp,
 ) -> Binding {
-    let mut mounts = own_mounts(points, request, chat_directory);
+    let mut mounts = chat_mounts(points, request, chat_directory);
     mounts.sort_by(|a, b| a.target.cmp(&b.target));
     Binding {
         mounts,
-        environment: own_environment(request),
+        environment: chat_environment(request),
         labels: session_labels(instance, points, request, session, created_at),
     }
 }
@@ -137,18 +137,18 @@ fn mount(source: HostPath, target: &str, read_only: bool) -> Mount {
     Mount { source, target: target.to_owned(), read_only, propagated: false }
 }
 
-/// What of the host only this chat's sandbox has.
-fn own_mounts(points: &MountPoints, request: &CreateRequest, chat_directory: HostPath) -> Vec<Mount> {
+/// Returns the mounts that only this chat's sandbox has.
+fn chat_mounts(points: &MountPoints, request: &CreateRequest, chat_directory: HostPath) -> Vec<Mount> {
     let volume = request.volume.clone().map(|volume| mount(volume, &points.volume, false));
     [mount(chat_directory, &points.chat, false)].into_iter().chain(volume).collect()
 }
 
-fn own_environment(request: &CreateRequest) -> Environment {
+fn chat_environment(request: &CreateRequest) -> Environment {
     request.environment.clone().with(environment::AGENT_ID, request.agent.as_str())
 }
 
-/// What is the same for all containers of a profile.
-fn made_of(
+/// Returns the specification that all containers of a profile share.
+fn base_spec(
     profile: &Profile,
     name: ContainerName,
     labels: BTreeMap<String, String>,
@@ -172,42 +172,42 @@ fn made_of(
     }
 }
 
-/// A container that is started before there is a chat for it. Its chat's directories come later, to where `furnishing` has
-/// kept a place for them.
+/// Returns the specification of a slot. The directories of its chat are mounted later, at `late_mount_points`.
 pub fn compose_slot(points: &MountPoints, profile: &Profile, labels: &SlotLabels) -> ContainerSpec {
     let mut mounts = vec![
         mount(points.dependencies_source.clone(), &points.dependencies, true),
         mount(points.lambda_tools_source.clone(), &points.lambda_tools, true),
     ];
     mounts.extend(profile.mounts.iter().cloned());
-    made_of(profile, ContainerName::of_slot(&labels.instance, labels.slot), labels.encode(), mounts)
+    base_spec(profile, ContainerName::of_slot(&labels.instance, labels.slot), labels.encode(), mounts)
 }
 
-/// Where a slot's chat's directories will be, in the order in which they are mounted: one may be within another.
-pub(crate) fn places(points: &MountPoints) -> [String; 2] {
-    let mut places = [points.chat.clone(), points.volume.clone()];
-    places.sort();
-    places
+/// Returns the mount points of the chat's directories in a slot, in the order of mounting: one may be within another.
+pub(crate) fn late_mount_points(points: &MountPoints) -> [String; 2] {
+    let mut targets = [points.chat.clone(), points.volume.clone()];
+    targets.sort();
+    targets
 }
 
-/// What makes a slot the sandbox of a chat.
+/// The mounts, environment and labels that turn a slot into the sandbox of a chat.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Binding {
-    /// Writable, each at one of the places that the slot has for them.
+    /// Writable mounts, each at one of the slot's mount points.
     pub mounts: Vec<Mount>,
-    /// On top of the profile's.
+    /// Added to the profile's environment.
     pub environment: Environment,
-    /// What a container made for the chat would be labelled with.
+    /// The labels of a container that is created for the chat.
     pub labels: BTreeMap<String, String>,
 }
 
-/// Changes with the encoding below. Slots with a hash of another version are drained, as after a change of the profile.
+/// The version of the encoding below. Slots with a hash of another version are drained, as after a profile change.
 const SPEC_VERSION: u32 = 2;
 
-/// Identifies what containers of a profile are made of, across restarts and versions of the service. Environment values
-/// take part, but cannot be read back from it.
+/// Returns a hash of the specification of a profile's containers, stable across restarts and versions of the service.
+/// Environment values are included, but cannot be read back from it.
 pub(crate) fn spec_hash(profile: &Profile, points: &MountPoints) -> String {
-    // Every field is named, so that a new one has to be decided on. Those that are left out are no part of a container.
+    // Every field is named, so that a new field does not compile without a decision. Ignored fields do not affect a
+    // container.
     let Profile {
         image,
         command,
@@ -247,7 +247,7 @@ pub(crate) fn spec_hash(profile: &Profile, points: &MountPoints) -> String {
                 Network::Named(name) => vec!["named", name],
             },
         )
-        // As engines are told: in billionths of a CPU.
+        // In billionths of a CPU, the unit of engines.
         .field("limits", [*memory_bytes, (cpus * 1e9).round() as u64, u64::from(*pids)].map(|limit| limit.to_string()))
         .field("disk", disk_bytes.map(|bytes| bytes.to_string()))
         .field(
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn the_request_overrides_the_profile_and_nobody_overrides_the_agent() {
+    fn the_request_overrides_the_profile_but_not_the_agent() {
         let variables = |pairs: &[(&str, &str)]| {
             Environment::checked(pairs.iter().map(|(n, v)| (n.to_string(), v.to_string()))).unwrap()
         };

@@ -1,4 +1,4 @@
-//! What a caller asks for when it wants a sandbox.
+//! The request to create a sandbox.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,23 +12,24 @@ use crate::domain::profile::Profile;
 use crate::domain::sandbox::Sandbox;
 use crate::ports::clock::Timestamp;
 
+/// A caller's request for a sandbox. Options that the caller does not name fit any existing sandbox.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CreateRequest {
     pub chat: ChatId,
     pub agent: AgentId,
-    /// Whose chat it is, if the caller says so. One that does not takes the sandbox that is there, whosever it is.
+    /// The workspace of the chat, if the caller names one.
     pub workspace: Option<WorkspaceId>,
-    /// A directory of the host to mount. A caller that names none takes the sandbox that is there, with or without one.
+    /// A directory of the host to mount, if the caller names one.
     pub volume: Option<HostPath>,
     pub profile: Arc<Profile>,
-    /// Whether the caller named the profile. One that did not takes the sandbox that is there, whatever its profile.
+    /// Whether the caller named the profile.
     pub profile_named: bool,
-    /// What to begin with. The profile's image is its image then.
+    /// The snapshot to restore. `profile.image` is the image of the snapshot then.
     pub snapshot: Option<SnapshotId>,
     pub environment: Environment,
-    /// Instead of the profile's.
+    /// Overrides the profile's time to live.
     pub ttl: Option<Duration>,
-    /// Instead of the profile's.
+    /// Overrides the profile's idle time-out.
     pub idle_timeout: Option<Duration>,
 }
 
@@ -48,8 +49,8 @@ impl CreateRequest {
             .unwrap_or(Timestamp::MAX_UTC)
     }
 
-    /// The fields in which this request does not fit a sandbox that is there already. A caller that gets a sandbox
-    /// back must get the one it described; environment and times are fixed when a sandbox is created.
+    /// Returns the fields in which this request differs from an existing sandbox. A caller must not get another sandbox
+    /// than it described. Environment and times are fixed at creation, so they are not compared.
     pub fn differences(&self, sandbox: &Sandbox) -> Vec<&'static str> {
         let mut fields = Vec::new();
         if self.agent != sandbox.agent {
@@ -77,7 +78,7 @@ pub(crate) mod tests {
     use crate::domain::profile::{Limits, Network, Readiness, ReadinessCheck};
     use std::path::Path;
 
-    /// A request for the default profile.
+    /// Returns a request for the default profile.
     pub(crate) fn request() -> CreateRequest {
         CreateRequest {
             chat: "67e55044-10b1-426f-9247-bb680e5fe0c8".parse().unwrap(),

@@ -1,4 +1,4 @@
-//! How the last session of a chat without a sandbox ended, for callers that ask for a sandbox that was there.
+//! The end of the last session of a chat without a sandbox, for callers that ask for a former sandbox.
 
 use std::fmt;
 use std::time::Duration;
@@ -8,23 +8,24 @@ use crate::domain::sandbox::{Reason, Sandbox, Status};
 use crate::journal::LifecycleEvent;
 use crate::ports::clock::Timestamp;
 
+/// The end of a session.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Ended {
     pub session: SessionId,
-    /// When it expired, or when its removal was complete.
+    /// The time of the expiry, or of the completed removal.
     pub at: Timestamp,
     pub reason: Reason,
     pub message: Option<String>,
-    /// From its end to the question.
+    /// The time since the end.
     pub ago: Duration,
 }
 
 impl Ended {
-    /// Reads the end of the last session of a chat without a sandbox from the chat's last events, newest first. `None` if
-    /// they do not tell.
+    /// Returns the end of the last session of a chat from the chat's last events, newest first. `None` if they do not
+    /// contain it.
     pub fn of(events: &[LifecycleEvent], now: Timestamp) -> Option<Self> {
         let last = &events.first()?.change;
-        // The event of the end itself is written a moment after the caller of a delete is answered.
+        // The event of the removal is committed shortly after the answer to the caller of a delete.
         if !matches!(last.to, None | Some(Status::Deleting)) {
             return None;
         }
@@ -33,7 +34,7 @@ impl Ended {
                 && matches!(event.change.to, None | Some(Status::Deleting | Status::Stopped))
         };
         let end = match last.reason {
-            // A removal may take several tries, and one that was stopped is kept for a day: neither put its end off.
+            // Retries of a removal, and the day for which a stopped sandbox is kept, do not delay its end.
             Reason::Expired | Reason::Idle => {
                 events.iter().take_while(is_ending).last().map_or(last, |event| &event.change)
             }
@@ -62,25 +63,25 @@ impl fmt::Display for Ended {
     }
 }
 
-/// Which limit of the sandbox its end means, for people.
+/// Returns the limit of the sandbox that caused an expiry, for people.
 pub(crate) fn limit(sandbox: &Sandbox, reason: Reason) -> Option<String> {
     match reason {
         Reason::Expired => {
             let ttl = (sandbox.expires_at - sandbox.created_at).to_std().unwrap_or_default();
-            Some(format!("ttl {}", shown(ttl)))
+            Some(format!("ttl {}", format_duration(ttl)))
         }
-        Reason::Idle => Some(format!("idle for {}", shown(sandbox.idle_timeout))),
+        Reason::Idle => Some(format!("idle for {}", format_duration(sandbox.idle_timeout))),
         _ => None,
     }
 }
 
-/// Without fractions of a second, unless there is nothing else.
-fn shown(duration: Duration) -> humantime::FormattedDuration {
+/// Formats a duration without fractions of a second, unless it is shorter than a second.
+fn format_duration(duration: Duration) -> humantime::FormattedDuration {
     let whole = Duration::from_secs(duration.as_secs());
     humantime::format_duration(if whole.is_zero() { duration } else { whole })
 }
 
-/// The largest unit: more would not be read.
+/// A duration shown in its largest unit.
 struct Ago(Duration);
 
 impl fmt::Display for Ago {
@@ -102,8 +103,8 @@ mod tests {
         Timestamp::from_timestamp(seconds, 0).unwrap()
     }
 
-    /// One session's events, newest first: when, into which status, and why.
-    fn events(told: &[(i64, Option<Status>, Reason, Option<&str>)]) -> Vec<LifecycleEvent> {
+    /// Returns one session's events, newest first, from time, status, reason and message.
+    fn events(changes: &[(i64, Option<Status>, Reason, Option<&str>)]) -> Vec<LifecycleEvent> {
         let (request, session) = (request(), SessionId::random());
         let change = |(seconds, to, reason, message): &(i64, Option<Status>, Reason, Option<&str>)| Change {
             at: at(*seconds),
@@ -116,13 +117,13 @@ mod tests {
             reason: *reason,
             message: message.map(str::to_owned),
         };
-        told.iter().map(|told| LifecycleEvent { sequence: 1, change: change(told) }).collect()
+        changes.iter().map(|it| LifecycleEvent { sequence: 1, change: change(it) }).collect()
     }
 
     #[test]
-    fn an_expiry_is_told_with_its_limit_from_when_it_came() {
+    fn an_expiry_is_reported_with_its_limit_and_its_time() {
         let events = events(&[
-            (90, None, Reason::Expired, Some("it is removed, after one try that failed")),
+            (90, None, Reason::Expired, Some("removed after one failed try")),
             (60, Some(Status::Deleting), Reason::Expired, Some("ttl 4h")),
             (0, Some(Status::Running), Reason::Ready, None),
         ]);
@@ -132,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_was_stopped_expired_when_it_was_stopped() {
+    fn a_stopped_sandbox_expired_when_it_was_stopped() {
         let day = 24 * 60 * 60;
         let events = events(&[
             (day + 10, None, Reason::Expired, None),
@@ -143,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_deletion_and_any_other_end_are_told_as_such() {
+    fn a_deletion_and_a_failure_are_reported_as_such() {
         let deleted = [
             (70, None, Reason::Requested, None),
             (60, Some(Status::Deleting), Reason::Requested, None),
@@ -151,12 +152,12 @@ mod tests {
         ];
         assert_eq!(Ended::of(&events(&deleted), at(75)).unwrap().to_string(), "it was deleted 5 s ago");
         let failed = [(0, None, Reason::RolledBack, Some("no such image"))];
-        let told = Ended::of(&events(&failed), at(3 * 60)).unwrap().to_string();
-        assert_eq!(told, "it ended 3 min ago (rolled_back: no such image)");
+        let shown = Ended::of(&events(&failed), at(3 * 60)).unwrap().to_string();
+        assert_eq!(shown, "it ended 3 min ago (rolled_back: no such image)");
     }
 
     #[test]
-    fn what_has_not_ended_is_not_told() {
+    fn a_live_session_has_no_end() {
         assert_eq!(Ended::of(&[], at(0)), None);
         let events = events(&[(10, Some(Status::Creating), Reason::Requested, None), (5, None, Reason::Idle, None)]);
         assert_eq!(Ended::of(&events, at(20)), None);

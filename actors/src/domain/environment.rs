@@ -3,27 +3,27 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// Names and values; `Debug` shows the names alone.
+/// Environment variables. `Debug` shows only the names.
 #[derive(Clone, PartialEq, Eq, Default)]
 pub struct Environment(BTreeMap<String, String>);
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidVariable {
-    #[error("a variable's name must not be empty")]
+    #[error("the name of a variable must not be empty")]
     EmptyName,
     #[error("the name {0:?} must not contain '=', white space or control characters")]
     BadName(String),
     #[error("the value of {0:?} must not contain a NUL character")]
     NulInValue(String),
-    #[error("{0:?} is set by the service itself")]
+    #[error("{0:?} is reserved: the service sets it")]
     Reserved(String),
 }
 
-/// Set by the service in every sandbox.
+/// The variable that the service sets in every sandbox.
 pub const AGENT_ID: &str = "AGENT_ID";
 
 impl Environment {
-    /// Checks what a caller or the configuration asks for.
+    /// Validates the variables of a caller or of the configuration.
     pub fn checked(variables: impl IntoIterator<Item = (String, String)>) -> Result<Self, InvalidVariable> {
         let mut checked = BTreeMap::new();
         for (name, value) in variables {
@@ -44,12 +44,12 @@ impl Environment {
         Ok(Self(checked))
     }
 
-    /// Variables that were checked before they were recorded.
+    /// Creates an environment from recorded variables, which are valid.
     pub fn recorded(variables: BTreeMap<String, String>) -> Self {
         Self(variables)
     }
 
-    /// These variables, with those of `over` winning.
+    /// Returns these variables, overridden by those of `over`.
     pub fn overlaid(&self, over: &Environment) -> Environment {
         let mut merged = self.0.clone();
         merged.extend(over.0.iter().map(|(name, value)| (name.clone(), value.clone())));

@@ -1,12 +1,12 @@
 //! Hashes that stay the same across restarts and versions of the compiler.
 
-/// FNV-1a, 64 bit: stable, unlike the standard library's hasher, and no secret depends on it.
+/// Returns the 64-bit FNV-1a hash: stable, unlike the standard library's hasher, and not for secrets.
 pub fn fnv1a(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3))
 }
 
-/// Named lists of texts as bytes. Every name and every text is preceded by its length and every list by its count, so that
-/// different fields never make the same bytes.
+/// A byte encoding of named lists of texts. Lengths precede names and texts, and counts precede lists, so that
+/// different fields never have the same encoding.
 #[derive(Debug, Default)]
 pub(crate) struct Canonical(Vec<u8>);
 
@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_belongs_to_one_text_or_field_is_never_taken_for_another() {
+    fn different_texts_and_fields_have_different_encodings() {
         let encoded = |fields: &[(&str, &[&str])]| {
             let mut encoding = Canonical::default();
             for (name, values) in fields {

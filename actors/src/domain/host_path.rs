@@ -1,11 +1,11 @@
-//! A canonical path on the host.
+//! Canonical paths on the host.
 
 use std::fmt;
 use std::path::{Component, Path};
 use std::sync::Arc;
 
-/// An absolute path without `.`, `..` or doubled slashes. Whoever builds one has resolved its symbolic links; two
-/// spellings of one directory therefore compare equal.
+/// An absolute path without `.`, `..` or doubled slashes. Its symbolic links are resolved, so two spellings of one
+/// directory compare equal.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct HostPath(Arc<str>);
 
@@ -22,14 +22,14 @@ pub enum InvalidHostPath {
 }
 
 impl HostPath {
-    /// Takes a path whose symbolic links are already resolved.
+    /// Creates a host path from a path whose symbolic links are resolved.
     pub fn from_canonical(path: &Path) -> Result<Self, InvalidHostPath> {
         let text = path.to_str().ok_or(InvalidHostPath::NotUtf8)?;
         if !path.is_absolute() {
             return Err(InvalidHostPath::NotAbsolute(text.to_owned()));
         }
         let normal = path.components().all(|part| matches!(part, Component::RootDir | Component::Normal(_)));
-        // `components` drops an inner "." and doubled slashes silently; only a text that survives the round trip is normal.
+        // `components` drops an inner "." and doubled slashes silently; only a normal text survives the round trip.
         if !normal || path.components().collect::<std::path::PathBuf>().as_os_str() != path.as_os_str() {
             return Err(InvalidHostPath::NotNormal(text.to_owned()));
         }

@@ -1,4 +1,4 @@
-//! Identifiers. Each is parsed once, at the edge, and cannot be built wrong.
+//! Identifiers. Each is parsed once, at the edge, and is always valid.
 
 use std::fmt;
 use std::str::FromStr;
@@ -21,7 +21,7 @@ pub enum InvalidId {
     NotAName(String),
 }
 
-/// A chat. Any spelling of a UUID is accepted; it is always shown in canonical form.
+/// The id of a chat. Any spelling of a UUID is accepted; it is always shown in canonical form.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ChatId(Uuid);
 
@@ -39,7 +39,7 @@ impl FromStr for ChatId {
     }
 }
 
-/// The chats of one user or tenant, who share what they may have. Spelled like a chat.
+/// The id of a workspace: chats that share limits. Spelled like a chat's id.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct WorkspaceId(Uuid);
 
@@ -57,7 +57,7 @@ impl FromStr for WorkspaceId {
     }
 }
 
-/// One life of a sandbox: a chat that is given a new container gets a new session.
+/// The id of a session, which is one life of a sandbox. A new container has a new session.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SessionId(Uuid);
 
@@ -75,12 +75,12 @@ impl FromStr for SessionId {
     }
 }
 
-/// What a sandbox was at a moment. In the order of their ids, snapshots are in the order in which they were made.
+/// The id of a snapshot. The order of ids is the order of creation.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SnapshotId(Uuid);
 
 impl SnapshotId {
-    /// Later than every one before it that this process has made.
+    /// Returns an id that is greater than all earlier ones of this process.
     pub fn next() -> Self {
         Self(Uuid::now_v7())
     }
@@ -94,7 +94,7 @@ impl FromStr for SnapshotId {
     }
 }
 
-/// A caller's hold on a sandbox.
+/// The id of a lease of a sandbox.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LeaseId(Uuid);
 
@@ -112,7 +112,7 @@ impl FromStr for LeaseId {
     }
 }
 
-/// A sandbox that was started before there is a chat for it.
+/// The id of a slot.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SlotId(Uuid);
 
@@ -130,7 +130,7 @@ impl FromStr for SlotId {
     }
 }
 
-/// The agent that works in a sandbox. Opaque to the service, but never blank.
+/// The id of the agent that works in a sandbox. Opaque to the service, but never blank.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct AgentId(Arc<str>);
 
@@ -142,12 +142,12 @@ impl FromStr for AgentId {
     type Err = InvalidId;
 
     fn from_str(text: &str) -> Result<Self, InvalidId> {
-        // It becomes an environment variable and a label, where a NUL or a line break would not survive.
+        // It becomes an environment variable and a label, which cannot hold a NUL or a line break.
         parse_line(text, Self::MAX_BYTES).map(Self)
     }
 }
 
-/// One installation of the service on an engine. Two instances never touch each other's containers.
+/// The name of one installation of the service on an engine. Instances never touch each other's containers.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct InstanceName(Arc<str>);
 
@@ -191,13 +191,13 @@ impl ContainerName {
         Self(format!("sandboxd-{instance}-{chat}").into())
     }
 
-    /// The name of a slot's container, until it is a chat's.
+    /// Returns the name of a slot's container until it is claimed.
     pub fn of_slot(instance: &InstanceName, slot: SlotId) -> Self {
         Self(format!("sandboxd-{instance}-slot-{slot}").into())
     }
 }
 
-/// Counts the sessions of one chat actor. Answers of the engine carry it, so that a late one is recognised.
+/// A counter of the sessions of one chat actor. Results of engine calls carry it, so that a late one is recognised.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Generation(u64);
 
@@ -240,7 +240,7 @@ fn parse_uuid(text: &str) -> Result<Uuid, InvalidId> {
     Uuid::parse_str(text).map_err(|_| InvalidId::NotAUuid(text.chars().take(64).collect()))
 }
 
-/// Something to read, on one line.
+/// Parses a non-blank line of text.
 pub(crate) fn parse_line(text: &str, limit: usize) -> Result<Arc<str>, InvalidId> {
     if text.trim().is_empty() {
         return Err(InvalidId::Blank);

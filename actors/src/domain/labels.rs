@@ -1,4 +1,4 @@
-//! What a container says about itself. Labels are enough to rebuild a session when nothing else is left of it.
+//! The labels of containers. They suffice to rebuild a session after the loss of the journal.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -28,15 +28,15 @@ const RESTORED_FROM: &str = "sandboxd.restored-from";
 pub const SLOT_ID: &str = "sandboxd.slot-id";
 const IMAGE_ID: &str = "sandboxd.image-id";
 
-/// The age at which a session ends whose container does not say when, and the idle time-out of one that has none: what an
-/// older version or another program has made is not immortal.
+/// The age and the idle time-out of a session whose labels have no deadlines, so that a container of an older version
+/// or of another program also expires.
 const DEFAULT_AGE: TimeDelta = TimeDelta::hours(24);
 const DEFAULT_IDLE_TIMEOUT: Duration = Duration::from_secs(2 * 60 * 60);
 
-/// The labels that this version writes and reads.
+/// The schema of labels that this version writes and reads.
 const CURRENT_SCHEMA: &str = "1";
 
-/// A session as its container's labels tell it.
+/// The properties of a session in the labels of its container.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SessionLabels {
     pub instance: InstanceName,
@@ -47,7 +47,7 @@ pub struct SessionLabels {
     pub volume: Option<HostPath>,
     pub port: u16,
     pub profile: ProfileName,
-    /// What the container was made of; differs once the profile has changed.
+    /// The hash of the container's specification; it differs after a change of the profile.
     pub spec_hash: String,
     pub created_at: Timestamp,
     pub expires_at: Timestamp,
@@ -55,16 +55,16 @@ pub struct SessionLabels {
     pub snapshot: Option<SnapshotId>,
 }
 
-/// A slot as its container's labels tell it. They stay the container's, also when a chat has it: what is then to be known
-/// of the session is kept beside it.
+/// The properties of a slot in the labels of its container. A claimed slot keeps these labels; the labels of its
+/// session are in the claim.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SlotLabels {
     pub instance: InstanceName,
     pub slot: SlotId,
     pub profile: ProfileName,
-    /// What the container was made of; differs once the profile has changed.
+    /// The hash of the container's specification; it differs after a change of the profile.
     pub spec_hash: String,
-    /// Which image the profile's name stood for.
+    /// The id of the profile's image at the creation of the slot.
     pub image_id: String,
     pub created_at: Timestamp,
 }
@@ -79,7 +79,7 @@ pub enum InvalidLabels {
     UnknownSchema(String),
 }
 
-/// The labels that mark a thing on the engine as belonging to this instance.
+/// Returns the labels that mark an object of the engine as belonging to this instance.
 pub fn ownership(instance: &InstanceName) -> BTreeMap<String, String> {
     BTreeMap::from([
         (MANAGED.to_owned(), "true".to_owned()),
@@ -88,21 +88,20 @@ pub fn ownership(instance: &InstanceName) -> BTreeMap<String, String> {
     ])
 }
 
-/// Returns the session that the labels name, also where the rest of them cannot be read.
+/// Returns the session that the labels name, even if the other labels are invalid.
 pub fn session(labels: &BTreeMap<String, String>) -> Option<SessionId> {
     parsed(labels, SESSION_ID).ok()
 }
 
 impl SessionLabels {
-    /// When a session ends that is taken over now and of which nothing but its labels is known: after its full time to
-    /// live, as its caller asked for it.
+    /// Returns the deadline of a session that is adopted now from its labels alone: its caller's full time to live.
     pub fn expires_if_adopted(&self, now: Timestamp) -> Timestamp {
         let ttl = self.expires_at - self.created_at;
         now.checked_add_signed(ttl).unwrap_or(Timestamp::MAX_UTC).max(self.expires_at)
     }
 
     pub fn encode(&self) -> BTreeMap<String, String> {
-        // Nanoseconds, so that a time read back equals the one that was promised.
+        // With nanoseconds, so that a decoded time equals the original.
         let time = |at: &Timestamp| at.to_rfc3339_opts(SecondsFormat::AutoSi, true);
         let mut labels = ownership(&self.instance);
         labels.extend([
@@ -170,7 +169,7 @@ impl SlotLabels {
     }
 }
 
-/// Written by this service, in a version whose labels this one can read.
+/// Checks that the labels are of this service and of a known schema.
 fn expect_ours(labels: &BTreeMap<String, String>) -> Result<(), InvalidLabels> {
     text(labels, MANAGED)?;
     match text(labels, SCHEMA)? {
@@ -245,7 +244,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_was_encoded_is_decoded_unchanged(
+        fn encoded_labels_are_decoded_unchanged(
             agent in "[^\\p{C}]{0,20}[a-z]", port in 1u16.., nanos in 0i64..4_000_000_000_000_000_000, idle_ms in 0u64..10_000_000
         ) {
             let labels = SessionLabels {
@@ -289,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_without_a_workspace_is_nobodys() {
+    fn a_session_without_a_workspace_has_no_label_for_one() {
         let alone = SessionLabels { workspace: None, ..example() };
         let labels = alone.encode();
         assert!(!labels.contains_key(WORKSPACE_ID));

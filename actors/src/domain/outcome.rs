@@ -1,4 +1,4 @@
-//! What a caller is answered.
+//! The answers to callers.
 
 use std::time::Duration;
 
@@ -17,15 +17,16 @@ pub struct Created {
     pub launch: Launch,
 }
 
+/// How a create was fulfilled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
-    /// There was none.
+    /// The chat had no sandbox.
     Created,
-    /// There was one, and it fits.
+    /// The chat had a sandbox that fits the request.
     Reused,
-    /// There was one at its end; it was removed first.
+    /// The chat had an ended sandbox, which was removed first.
     Replaced,
-    /// It was made from a snapshot, whatever there was before.
+    /// The sandbox was created from a snapshot.
     Restored,
 }
 
@@ -43,47 +44,37 @@ impl Outcome {
 /// How the sandbox was started for this answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Launch {
-    /// It had been started before, for whichever chat would come.
+    /// Its container was a slot.
     Warm,
     /// Its container was created and started.
     Cold,
-    /// It ran already.
+    /// It was running already.
     None,
-}
-
-impl Launch {
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Launch::Warm => "warm",
-            Launch::Cold => "cold",
-            Launch::None => "none",
-        }
-    }
 }
 
 /// The answer to a delete.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Deletion {
-    /// It is gone, whoever removed its container.
+    /// The sandbox is gone.
     Deleted {
         session: SessionId,
         container: Option<ContainerId>,
-        /// What it is kept as.
+        /// The snapshot that was taken before the removal.
         snapshot: Option<SnapshotId>,
     },
     NotFound,
 }
 
-/// Of what there is no more.
+/// The limit that was reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LimitKind {
-    /// Of all chats together.
+    /// The limit of all sandboxes.
     Sandboxes,
-    /// Of the profile.
+    /// The limit of the profile.
     Profile,
-    /// Of the workspace.
+    /// The limit of the workspace.
     Workspace,
-    /// Of the agent.
+    /// The limit of the agent.
     Agent,
 }
 
@@ -103,10 +94,10 @@ impl LimitKind {
 impl std::fmt::Display for LimitKind {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
-            LimitKind::Sandboxes => "the service has as many sandboxes as it may have,",
-            LimitKind::Profile => "its profile has as many sandboxes as it may have,",
-            LimitKind::Workspace => "its workspace has as many sandboxes as it may have,",
-            LimitKind::Agent => "its agent has as many sandboxes as it may have,",
+            LimitKind::Sandboxes => "the service has reached its limit of sandboxes,",
+            LimitKind::Profile => "its profile has reached its limit of sandboxes,",
+            LimitKind::Workspace => "its workspace has reached its limit of sandboxes,",
+            LimitKind::Agent => "its agent has reached its limit of sandboxes,",
         })
     }
 }
@@ -118,55 +109,55 @@ pub enum SandboxError {
     Conflict { chat: ChatId, session: SessionId, fields: Vec<&'static str> },
     #[error("the sandbox of chat {chat} could not be started: {failure}")]
     StartFailed { chat: ChatId, failure: StartFailure },
-    /// The removal is owed from now on and tried again until it succeeds.
-    #[error("the sandbox of chat {chat} is not removed yet and will be tried again: {error}")]
+    /// The removal is owed: it is retried until it succeeds.
+    #[error("the sandbox of chat {chat} is not removed yet; the removal is retried: {error}")]
     DeleteOwed { chat: ChatId, error: RemovalError },
-    /// What the engine holds for this chat is not known, so nothing was decided.
+    /// The state of the chat at the engine is unknown, so the request had no effect.
     #[error("the sandbox of chat {chat} cannot be looked up: {error}")]
     Unknown { chat: ChatId, error: EngineError },
-    /// The engine has not answered since the service started, so what there is is not known.
-    #[error("the engine has not been listed yet")]
+    /// The engine has not answered since the service started, so the sandboxes are unknown.
+    #[error("the containers of the engine are not listed yet")]
     NotListed,
     #[error("chat {chat} has no sandbox")]
     NotFound { chat: ChatId },
-    /// The same, of a chat that had one.
+    /// The chat has no sandbox any more.
     #[error("chat {chat} has no sandbox: {ended}")]
     Ended { chat: ChatId, ended: Box<Ended> },
     #[error("the sandbox of chat {chat} is {status}, not running")]
     NotRunning { chat: ChatId, status: Status },
-    /// It stays as it was.
+    /// The sandbox is unchanged.
     #[error("the sandbox of chat {chat} could not be paused: {error}")]
     NotPaused { chat: ChatId, error: EngineError },
-    /// It is still paused.
+    /// The sandbox is still paused.
     #[error("the sandbox of chat {chat} is paused and could not be resumed: {error}")]
     NotResumed { chat: ChatId, error: EngineError },
-    /// Nothing was removed.
-    #[error("no snapshot could be taken of the sandbox of chat {chat}, which stays: {error}")]
+    /// The sandbox was not removed.
+    #[error("no snapshot of the sandbox of chat {chat} could be taken; the sandbox is unchanged: {error}")]
     SnapshotFailed { chat: ChatId, error: EngineError },
-    /// The chat's directory stays, or what is left of it.
+    /// The chat's directory still exists, at least in part.
     #[error("the directory of chat {chat} is not removed: {why}")]
     NotPurged { chat: ChatId, why: NotPurged },
     #[error("the sandbox of chat {chat} has {limit} leases already")]
     TooManyLeases { chat: ChatId, limit: usize },
     #[error("the sandbox of chat {chat} has no lease {lease}")]
     NoSuchLease { chat: ChatId, lease: LeaseId },
-    /// Nothing was changed.
+    /// The request had no effect.
     #[error("chat {chat}: {error}")]
     NotSaved { chat: ChatId, error: NotSaved },
-    /// What serves this chat broke down and comes back by itself.
+    /// The chat's actor failed and is being restarted.
     #[error("chat {chat} is being recovered, try again in {retry_after:?}")]
     Recovering { chat: ChatId, retry_after: Duration },
-    /// There are as many sandboxes as there may be.
+    /// A limit of sandboxes was reached.
     #[error("chat {chat} cannot have a sandbox now: {what} {limit}")]
     AdmissionDenied { chat: ChatId, what: LimitKind, limit: usize, retry_after: Duration },
     #[error("the service is shutting down")]
     ShuttingDown,
-    /// A deadline that only a defect can exceed.
+    /// A limit that only a defect can exceed.
     #[error("no answer for chat {chat} within {limit:?}")]
     NoAnswer { chat: ChatId, limit: Duration },
 }
 
-/// Why a sandbox did not come up. Nothing of it is left behind.
+/// Why a sandbox could not be started. It was removed.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum StartFailure {
     #[error(transparent)]
@@ -174,7 +165,7 @@ pub enum StartFailure {
     #[error(transparent)]
     Engine(#[from] EngineError),
     #[error("the name {name} is taken by container {holder}, {why}")]
-    InTheWay { name: String, holder: ContainerId, why: String },
+    NameConflict { name: String, holder: ContainerId, why: String },
     #[error("it has no address on its network")]
     NoAddress,
     #[error("it was not ready within {limit:?}: {last}")]
@@ -183,7 +174,7 @@ pub enum StartFailure {
     NoHealthCheck,
     #[error("it ended while starting: {0}")]
     Died(Death),
-    /// Another directory may have taken the place of its volume since that was checked.
+    /// Another directory may have replaced its volume after the check.
     #[error("volume_host_path: {0}")]
     VolumeChanged(String),
     #[error("its init did not start its program: {0}")]
@@ -192,14 +183,14 @@ pub enum StartFailure {
     Deleted,
     #[error("the sandbox before it is not removed yet: {0}")]
     PredecessorRemains(RemovalError),
-    /// Nothing was begun.
+    /// The start was not begun.
     #[error(transparent)]
     QueueTimeout(#[from] QueueTimeout),
-    /// What is not on disk is not promised.
+    /// The journal could not store the record, so the sandbox was not acknowledged.
     #[error(transparent)]
     NotSaved(#[from] NotSaved),
-    /// It was a slot once, and is started again.
-    #[error("it could not be given its directories again: {0}")]
+    /// A restarted slot could not be bound again.
+    #[error("its directories could not be mounted again: {0}")]
     NotBound(String),
     /// A defect of the service.
     #[error("the service failed: {0}")]
@@ -215,28 +206,28 @@ pub enum NotPurged {
     Directory(#[from] DirectoryError),
 }
 
-/// Why nothing is gone yet.
+/// Why a sandbox is not removed yet.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum RemovalError {
     #[error(transparent)]
     Engine(#[from] EngineError),
-    /// Either the removal could not be written down, and the engine was not asked; or the container is gone, and the
-    /// journal still says otherwise.
+    /// Either the journal could not store the removal, and the engine was not called; or the container is gone, and the
+    /// journal still has its record.
     #[error(transparent)]
     Journal(#[from] NotSaved),
 }
 
-/// The journal did not take it.
+/// The journal could not store a change.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("it could not be written to the journal: {0}")]
 pub struct NotSaved(pub String);
 
-/// How a container ended, as far as the engine tells.
+/// How a container ended, as far as the engine reports it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Death {
     pub exit: Option<Exit>,
     pub memory_limit_bytes: Option<u64>,
-    /// Its last output, oldest line first.
+    /// The last lines of its output, oldest first.
     pub log_tail: Vec<String>,
 }
 
@@ -270,17 +261,17 @@ impl std::fmt::Display for Death {
     }
 }
 
-/// Some sandboxes, in the order of their chats.
+/// A page of sandboxes, in the order of their chats.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Page {
     pub sandboxes: Vec<Sandbox>,
-    /// Chats that have, or may have, a sandbox that could not be described. An empty list means that the page is complete.
+    /// Chats that have, or may have, a sandbox that could not be described. If empty, the page is complete.
     pub undescribed: Vec<Undescribed>,
-    /// Where the next page starts after, unless this was the last.
+    /// The cursor of the next page; `None` on the last page.
     pub next: Option<ChatId>,
 }
 
-/// A chat that a list could not describe, and why. Its sandbox is not known to be gone.
+/// A chat that a list could not describe, with the error. Its sandbox may exist.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Undescribed {
     pub chat: ChatId,

@@ -1,4 +1,4 @@
-//! A profile: what a sandbox is made of, named in the configuration and chosen by the caller.
+//! Profiles: the named settings of sandboxes, from the configuration.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,51 +7,52 @@ use crate::domain::container::Mount;
 use crate::domain::environment::Environment;
 use crate::domain::ids::ProfileName;
 
+/// The named settings of a sandbox.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Profile {
     pub name: ProfileName,
     pub image: String,
-    /// Empty: the image's own.
+    /// Empty: the image's own command.
     pub command: Vec<String>,
-    /// Where the sandbox's own service listens.
+    /// The port of the sandbox's own service.
     pub port: u16,
     pub network: Network,
     pub environment: Environment,
     pub limits: Limits,
-    /// Besides the directories that every sandbox has.
+    /// Mounts in addition to the directories of every sandbox.
     pub mounts: Vec<Mount>,
-    /// Writable memory: the path inside, and its size in bytes.
+    /// Writable memory: the path in the guest and the size in bytes.
     pub tmpfs: BTreeMap<String, u64>,
     pub user: Option<User>,
     pub read_only_root: bool,
-    /// Whether the service puts an init of its own into the sandbox, through which it works inside.
+    /// Whether the guest has init, through which the service works in it.
     pub init: bool,
-    /// An OCI runtime the engine knows, such as `runsc`; the engine's default where absent.
+    /// An OCI runtime of the engine, such as `runsc`; the engine's default if absent.
     pub runtime: Option<String>,
-    /// Given back after all capabilities were dropped.
+    /// The capabilities of the sandbox. All others are dropped.
     pub capabilities: Vec<String>,
     pub readiness: Readiness,
     pub ttl: Duration,
     pub idle_timeout: Duration,
     pub on_expire: OnExpire,
-    /// A sandbox that is deleted is kept as a snapshot, unless its deleter says otherwise.
+    /// Save a deleted sandbox as a snapshot, unless the caller of the delete decides otherwise.
     pub snapshot_on_delete: bool,
     pub restart: Restart,
     pub pool: PoolTargets,
-    /// How many sandboxes of it there may be; `None` is no limit.
+    /// The maximum number of sandboxes of this profile; `None` is no limit.
     pub max_sandboxes: Option<usize>,
 }
 
-/// What is kept ready for chats to come.
+/// The targets of a profile's pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PoolTargets {
-    /// Slots that are always kept.
+    /// The number of slots that are always kept.
     pub size: usize,
-    /// So many more while slots are being claimed: one for each claim of the last minute.
+    /// The maximum number of additional slots: one for each claim of the last minute.
     pub spare: usize,
-    /// One older than this is not handed out.
+    /// The age from which a slot is not claimed any more.
     pub max_age: Duration,
-    /// How many hints may keep a slot each, beyond those.
+    /// The maximum number of hints, each of which keeps one more slot.
     pub hints: usize,
 }
 
@@ -61,32 +62,32 @@ impl Default for PoolTargets {
     }
 }
 
-/// What becomes of a sandbox at its end.
+/// The action at the expiry of a sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OnExpire {
     #[default]
     Delete,
-    /// Its processes end, its container stays.
+    /// Stop its processes and keep its container.
     Stop,
-    /// One that nobody uses is paused, and goes on when it is used. At its absolute end it is removed.
+    /// Pause an idle sandbox, and resume it on the next use. Remove it at its absolute deadline.
     Pause,
-    /// It is removed once what it has written is kept.
+    /// Save it as a snapshot, then remove it.
     Snapshot,
 }
 
-/// What becomes of a sandbox that ended by itself.
+/// The action after a sandbox ended by itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Restart {
-    /// It stays failed until somebody asks for it.
+    /// It stays failed until a caller requests it.
     #[default]
     Never,
-    /// It is started again under the same session, less and less eagerly.
+    /// It is restarted under the same session, with growing delays.
     OnFailure,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Network {
-    /// No network but loopback.
+    /// Loopback only.
     Blocked,
     /// A network of the engine, by name.
     Named(String),
@@ -97,29 +98,29 @@ pub struct Limits {
     pub memory_bytes: u64,
     pub cpus: f64,
     pub pids: u32,
-    /// Size of the container's writable layer, where the storage driver can limit it.
+    /// The size of the container's writable layer, if the storage driver can limit it.
     pub disk_bytes: Option<u64>,
 }
 
-/// Whom processes in the sandbox run as. Numeric, because the host must know it too: the chat's directory is made
-/// writable for this user.
+/// The user of the processes in the sandbox. The ids are numeric because the host makes the chat's directory writable
+/// for this user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct User {
     pub uid: u32,
     pub gid: u32,
 }
 
-/// When a started sandbox counts as ready.
+/// The condition under which a started sandbox is ready.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Readiness {
     pub check: ReadinessCheck,
-    /// For all tries together.
+    /// The limit of all tries together.
     pub timeout: Duration,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ReadinessCheck {
-    /// Running is ready.
+    /// A running sandbox is ready.
     None,
     /// `GET path` answers 200.
     Http { port: u16, path: String },

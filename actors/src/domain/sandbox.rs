@@ -1,4 +1,4 @@
-//! A sandbox as the outside sees it: whose it is, where it is, how it is, and when it ends.
+//! A sandbox as callers see it: its owner, address, status and deadlines.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -13,27 +13,28 @@ use crate::domain::ids::{
 };
 use crate::ports::clock::Timestamp;
 
+/// The sandbox of a chat.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sandbox {
     pub session: SessionId,
     pub chat: ChatId,
     pub agent: AgentId,
-    /// Whose chat it is, as far as the service was told.
+    /// The workspace of the chat, if its creator named one.
     pub workspace: Option<WorkspaceId>,
-    /// The directory of the host that its creator had mounted, if any.
+    /// The directory of the host that is mounted at the request of the creator.
     pub volume: Option<HostPath>,
     pub profile: ProfileName,
     pub image: String,
-    /// What it was restored from.
+    /// The snapshot that it was restored from.
     pub snapshot: Option<SnapshotId>,
     pub container_name: ContainerName,
     /// Known once the engine has created the container.
     pub container: Option<ContainerId>,
-    /// Absent until the container runs, and always where the network is blocked.
+    /// Absent until the container runs, and with a blocked network.
     pub endpoint: Option<Endpoint>,
     pub status: Status,
     pub reason: Reason,
-    /// For people: what `reason` means in this case.
+    /// Explains `reason` to people.
     pub message: Option<String>,
     pub created_at: Timestamp,
     pub started_at: Option<Timestamp>,
@@ -43,15 +44,15 @@ pub struct Sandbox {
     /// The end of the longest lease, within the maximum past `expires_at`. Until then the sandbox neither expires nor
     /// counts as idle.
     pub held_until: Option<Timestamp>,
-    /// The leases of callers and the work under way. A hold that is past its end may still be listed.
+    /// The leases of callers and the running work. A hold may be listed past its end.
     pub held_by: Vec<Hold>,
-    /// Leases that outlast the service, each with its end. Written down with the sandbox, and empty otherwise: who holds
-    /// a sandbox is its chat's business.
+    /// Leases that survive a restart of the service, each with its end. Set only in the journal's record: the chat owns
+    /// the leases of a live sandbox.
     pub durable_leases: Vec<(LeaseId, Timestamp)>,
 }
 
 impl Sandbox {
-    /// When it counts as idle for too long: time passes from its last activity, or from the end of its last hold.
+    /// Returns the idle deadline, counted from the last activity or from the end of the last hold.
     pub fn idle_expires_at(&self) -> Timestamp {
         let holds = self.held_by.iter().map(|hold| hold.until);
         let since = holds.chain(self.held_until).fold(self.last_activity_at, Timestamp::max);
@@ -61,13 +62,12 @@ impl Sandbox {
             .unwrap_or(Timestamp::MAX_UTC)
     }
 
-    /// When it is over, however much it is used. Only a lease puts this off.
+    /// Returns the absolute deadline, regardless of activity. Only a lease extends it.
     pub fn absolute_end(&self) -> Timestamp {
         self.held_until.map_or(self.expires_at, |held| held.max(self.expires_at))
     }
 
-    /// What will end it, and when, if nothing happens until then. One that is paused is not used, so that does not end
-    /// it.
+    /// Returns the next deadline and its reason. A paused sandbox has no idle deadline.
     pub fn end(&self) -> (Timestamp, Reason) {
         let (absolute, idle) = (self.absolute_end(), self.idle_expires_at());
         if absolute <= idle || self.status == Status::Paused {
@@ -77,47 +77,36 @@ impl Sandbox {
         }
     }
 
-    /// Past its end, whether or not anybody has noticed yet.
+    /// Returns the reason of the expiry, if the deadline has passed.
     pub fn expiry(&self, now: Timestamp) -> Option<Reason> {
         let (at, reason) = self.end();
         (now >= at).then_some(reason)
     }
 }
 
-/// Keeps a sandbox from counting as idle until a moment.
+/// A hold, which keeps a sandbox from counting as idle until a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Hold {
-    /// `None`: a lease from a journal that did not record ids yet. It ends by itself.
+    /// `None`: a lease from a journal without ids. It ends by itself.
     pub id: Option<LeaseId>,
     pub holder: Holder,
     pub until: Timestamp,
 }
 
-/// Who holds a sandbox. Only a lease also puts its absolute end off; work counts as activity and no more.
+/// The holder of a sandbox. Only a lease also extends the absolute deadline; work only counts as activity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Holder {
-    /// A caller asked for it. A durable lease outlives the caller's connection and a restart of the service.
+    /// A caller's lease. A durable lease outlives the caller's connection and a restart of the service.
     Lease { durable: bool },
-    /// A command that runs in the sandbox, attached or detached, by its number.
+    /// A running command in the sandbox, attached or detached, with its number.
     Command { id: u64 },
-    /// Files on their way into the sandbox or out of it.
+    /// A transfer of files into or out of the sandbox.
     Transfer,
     /// A caller follows the log.
     Logs,
 }
 
-impl Holder {
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Holder::Lease { .. } => "lease",
-            Holder::Command { .. } => "command",
-            Holder::Transfer => "transfer",
-            Holder::Logs => "logs",
-        }
-    }
-}
-
-/// Where the sandbox's own service is reached.
+/// The address of the sandbox's own service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Endpoint {
     pub ip: IpAddr,
@@ -128,54 +117,54 @@ pub struct Endpoint {
 pub enum Status {
     Creating,
     Running,
-    /// Its processes stand still until somebody uses it.
+    /// Its processes are paused until the next use.
     Paused,
-    /// Ended on expiry, with its container kept.
+    /// Stopped at its expiry, with its container kept.
     Stopped,
     Deleting,
     Failed,
 }
 
-/// Why a sandbox is in the state it is in. A word for programs; `Sandbox::message` is for people.
+/// Why a sandbox has its status, for programs. `Sandbox::message` is for people.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reason {
-    /// A caller asked for it.
+    /// A caller requested it.
     Requested,
-    /// It answered its readiness check, or needs none.
+    /// It passed its readiness check, or needs none.
     Ready,
-    /// Found on the engine, left by an earlier run of the service.
+    /// It was adopted from an earlier run of the service.
     Adopted,
     /// Its absolute deadline passed.
     Expired,
-    /// Nobody used it within its idle time-out.
+    /// It was idle for longer than its idle time-out.
     Idle,
     /// Its first process ended.
     Exited,
-    /// Its first process was ended by a signal.
+    /// A signal ended its first process.
     Killed,
-    /// It ran into its memory limit.
+    /// It exceeded its memory limit.
     OomKilled,
     /// It runs, but its health check fails.
     Unhealthy,
-    /// Its container was removed past the service, as by `docker rm`, whether the service ran at that time or not.
+    /// Its container was removed externally, as by `docker rm`.
     Vanished,
-    /// It could not be started and is being taken back.
+    /// It could not be started and is being removed.
     RolledBack,
-    /// It was found half made.
+    /// Its creation was not complete.
     Incomplete,
-    /// It ended by itself and is being started again.
+    /// It ended by itself and is being restarted.
     Restarting,
-    /// It was paused, and is used again.
+    /// It was paused and is in use again.
     Resumed,
-    /// Somebody else did it, past the service.
+    /// It was changed externally.
     ByOthers,
-    /// What it has written was kept. It stays as it is.
+    /// A snapshot was taken. The sandbox is unchanged.
     Snapshotted,
-    /// That could not be kept. It stays as it is.
+    /// A snapshot could not be taken. The sandbox is unchanged.
     SnapshotFailed,
 }
 
-/// Gives each variant its word. The same words are used in protocol, journal, logs and metrics.
+/// Gives each variant its word, for protocol, journal, logs and metrics.
 macro_rules! words {
     ($type:ident { $($variant:ident => $word:literal),* $(,)? }) => {
         impl $type {
@@ -236,9 +225,9 @@ words!(Reason {
     SnapshotFailed => "snapshot_failed",
 });
 
-/// Neither a status nor a reason that this version knows.
+/// A word that is no known status or reason.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("unknown word {0:?}")]
+#[error("unknown status or reason {0:?}")]
 pub struct UnknownWord(pub String);
 
 #[cfg(test)]
@@ -298,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_paused_ends_at_its_absolute_deadline_alone() {
+    fn a_paused_sandbox_ends_only_at_its_absolute_deadline() {
         let paused = Sandbox { status: Status::Paused, ..sandbox(300, 10, 60, None) };
         assert_eq!(paused.end(), (at(300), Reason::Expired));
         assert_eq!(paused.expiry(at(299)), None);

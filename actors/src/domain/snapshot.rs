@@ -1,8 +1,8 @@
-//! A snapshot: what a sandbox had written outside its mounts, kept as an image of the engine that says so itself.
+//! Snapshots: the files that a sandbox has written outside its mounts, saved as an image of the engine.
 //!
-//! The engine is the truth for snapshots. An image's name follows from its snapshot, so one is found without a search, and
-//! its labels tell all the rest, so nothing is lost with a journal. None of them is a label of a sandbox: a container that
-//! somebody makes of such an image is not taken for one.
+//! The engine is the source of truth for snapshots. An image's name follows from its snapshot, so a lookup needs no
+//! search. Its labels hold all other properties, so snapshots survive the loss of a journal. They differ from the
+//! labels of sandboxes: a foreign container of such an image does not count as a sandbox.
 
 pub mod retention;
 
@@ -17,10 +17,10 @@ use crate::domain::ids::{ChatId, InstanceName, InvalidId, ProfileName, SessionId
 use crate::domain::labels::InvalidLabels;
 use crate::ports::clock::Timestamp;
 
-/// What every label of a snapshot begins with.
+/// The prefix of every label of a snapshot.
 pub const LABEL_PREFIX: &str = "sandboxd.snapshot.";
 
-/// Marks an image that is on its way to become a snapshot, or was left there by a service that died.
+/// Marks an unfinished snapshot, which a crash of the service may leave behind.
 pub const DRAFT: &str = "sandboxd.snapshot.draft";
 pub const INSTANCE: &str = "sandboxd.snapshot.instance";
 pub const CHAT_ID: &str = "sandboxd.snapshot.chat-id";
@@ -31,14 +31,15 @@ const LABEL: &str = "sandboxd.snapshot.label";
 const PARENT: &str = "sandboxd.snapshot.parent";
 const CREATED_AT: &str = "sandboxd.snapshot.created-at";
 
+/// A saved sandbox.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Snapshot {
     pub origin: SnapshotOrigin,
-    /// Of the whole image, as the engine tells it: what it shares with others is counted in.
+    /// The size of the whole image, with shared layers.
     pub size_bytes: u64,
 }
 
-/// What a snapshot is of: all that is known of it before it is made.
+/// The properties of a snapshot that are known before it is taken.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SnapshotOrigin {
     pub id: SnapshotId,
@@ -51,7 +52,7 @@ pub struct SnapshotOrigin {
     pub created_at: Timestamp,
 }
 
-/// What the sandbox had been made from.
+/// The image or snapshot from which the sandbox was created.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Parent {
     Image(String),
@@ -67,7 +68,7 @@ impl fmt::Display for Parent {
     }
 }
 
-/// What somebody calls a snapshot.
+/// A caller's name for a snapshot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SnapshotLabel(Arc<str>);
 
@@ -87,7 +88,7 @@ impl FromStr for SnapshotLabel {
     }
 }
 
-/// The image of a snapshot. It follows from instance and snapshot.
+/// Returns the image name of a snapshot, which follows from the instance and the snapshot.
 pub fn image_name(instance: &InstanceName, id: SnapshotId) -> String {
     format!("sandboxd-snapshot-{instance}:{id}")
 }
@@ -120,7 +121,7 @@ impl SnapshotOrigin {
             session: required(labels, SESSION_ID)?,
             profile: required(labels, PROFILE)?,
             label: optional(labels, LABEL)?,
-            // No image has the name of a snapshot: a name is never a UUID in its canonical form.
+            // No image has the name of a snapshot: an image name is never a canonical UUID.
             parent: parent.parse().map_or(Parent::Image(parent), Parent::Snapshot),
             created_at: required(labels, CREATED_AT)?,
         })

@@ -1,4 +1,4 @@
-//! Blocks of IPv4 addresses, and which of them a network asks the engine for.
+//! Blocks of IPv4 addresses, and the address ranges of networks.
 
 use std::fmt;
 use std::net::Ipv4Addr;
@@ -11,23 +11,23 @@ pub struct Subnet {
     prefix: u8,
 }
 
-/// Which addresses a network gets when it is created.
+/// The addresses of a new network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AddressRange {
-    /// The engine takes a block from its own pools, which also set its size.
+    /// The engine chooses a block from its own pools, which also set its size.
     EngineChoice,
-    /// The service picks a block of this prefix length that neither the host nor the engine uses.
+    /// The service chooses a block of this prefix length that neither the host nor the engine uses.
     Free {
         prefix: u8,
     },
     Exactly(Subnet),
 }
 
-/// The shortest and the longest prefix that a network of sandboxes may have.
+/// The prefix lengths that a network of sandboxes may have.
 pub const PREFIXES: std::ops::RangeInclusive<u8> = 12..=28;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("no block of IPv4 addresses such as 10.1.0.0/16")]
+#[error("not a block of IPv4 addresses such as 10.1.0.0/16")]
 pub struct InvalidSubnet;
 
 impl Subnet {
@@ -40,12 +40,12 @@ impl Subnet {
         self.prefix
     }
 
-    /// How many addresses the block has, the network's own and the broadcast address included.
+    /// Returns the number of addresses, including those of the network and of the broadcast.
     pub fn size(self) -> u64 {
         1 << (32 - self.prefix)
     }
 
-    /// The first address after the network's own, which is the gateway's by convention.
+    /// Returns the first address after the network's own, which is the gateway's by convention.
     pub fn gateway(self) -> Ipv4Addr {
         Ipv4Addr::from_bits(self.first.saturating_add(1))
     }
@@ -54,7 +54,7 @@ impl Subnet {
         (self.first ^ other.first) & self.mask() & other.mask() == 0
     }
 
-    /// The blocks of `prefix` within this one, in order; none if they would be larger.
+    /// Returns the blocks of `prefix` within this one, in order; none if they would be larger.
     pub fn parts(self, prefix: u8) -> impl Iterator<Item = Subnet> {
         let count = if (self.prefix..=32).contains(&prefix) { 1_u64 << (prefix - self.prefix) } else { 0 };
         (0..count).map(move |part| Subnet { first: self.first + ((part << (32 - prefix)) as u32), prefix })
@@ -81,7 +81,7 @@ impl FromStr for Subnet {
     }
 }
 
-/// `engine`, `/16`, or `10.1.0.0/16`.
+/// Writes `engine`, `/16`, or `10.1.0.0/16`.
 impl fmt::Display for AddressRange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -106,7 +106,7 @@ impl FromStr for AddressRange {
 }
 
 impl AddressRange {
-    /// Absent where the engine chooses.
+    /// Returns the prefix length, unless the engine chooses it.
     pub fn prefix(self) -> Option<u8> {
         match self {
             AddressRange::EngineChoice => None,

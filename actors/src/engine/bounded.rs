@@ -1,4 +1,4 @@
-//! A deadline, a span and a measurement around every call to the engine.
+//! Adds a time limit, a span and a measurement to every call to the engine.
 
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
@@ -18,7 +18,7 @@ use crate::ports::engine::events::EngineEvents;
 use crate::ports::engine::logs::{EngineLogs, LogRange};
 use crate::ports::engine::{Engine, EngineError, EngineIdentity, NetworkSpec, Observed, Operation, SnapshotRemoval};
 
-/// How long each kind of call may take.
+/// The time limits of the engine calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EngineLimits {
     pub identify: Duration,
@@ -32,7 +32,7 @@ pub struct EngineLimits {
     pub commit: Duration,
 }
 
-/// An engine none of whose calls can hang. Calls whose limit depends on the situation take it as an argument.
+/// An engine whose calls cannot hang. Calls without a fixed limit take the limit as an argument.
 #[derive(Clone)]
 pub struct Bounded {
     engine: Arc<dyn Engine>,
@@ -66,12 +66,12 @@ impl Bounded {
         within(Operation::Rename, self.limits.start, self.engine.rename(container, name)).await
     }
 
-    /// The one call that is never dropped: see [`Creation`].
+    /// Starts the creation of a container. The call is never cancelled: see [`Creation`].
     pub fn create(&self, spec: ContainerSpec) -> Creation {
         let engine = self.clone();
         let call = async move {
             let container = measured(Operation::Create, engine.engine.create(&spec)).await?;
-            Ok(Unclaimed { container, engine, claimed: false })
+            Ok(NewContainer { container, engine, delivered: false })
         };
         Creation { call: tokio::spawn(call.in_current_span()), limit: self.limits.create }
     }
@@ -88,7 +88,7 @@ impl Bounded {
         within(Operation::List, self.limits.list, self.engine.list(instance)).await
     }
 
-    /// What the engine can start within a limit, it can pause within the same.
+    /// Pauses a container, within the limit of a start.
     pub async fn pause(&self, container: &ContainerId) -> Result<(), EngineError> {
         within(Operation::Pause, self.limits.start, self.engine.pause(container)).await
     }
@@ -101,19 +101,19 @@ impl Bounded {
         within(Operation::Stop, limit, self.engine.stop(container, grace)).await
     }
 
-    /// Removes a container, and succeeds only once the engine does not show it any more: neither an answer that says so nor
-    /// one that was lost proves that it is gone. An answer that was wrong or lost leads to another try at once, and a
-    /// refusal to another try soon: an engine may refuse because files that it removes go away meanwhile, and has removed
-    /// them a moment later. `limit` bounds each try and each look, and no try that follows a refusal begins after it.
+    /// Removes a container. Succeeds only when an inspection confirms that the container is gone: the engine's answer
+    /// may be wrong or lost. After such an answer the removal is retried at once. After a refusal it is retried with a
+    /// delay: an engine may refuse because files disappear while it removes them, and succeeds a moment later. `limit`
+    /// bounds each call, and no retry after a refusal begins after it.
     pub async fn remove(&self, container: &ContainerId, limit: Duration) -> Result<(), EngineError> {
-        let (began, mut pause, mut tries) = (tokio::time::Instant::now(), FIRST_REFUSAL_PAUSE, 1);
+        let (began, mut delay, mut tries) = (tokio::time::Instant::now(), FIRST_REFUSAL_DELAY, 1);
         loop {
             let answer = within(Operation::Remove, limit, self.engine.remove(container)).await;
             if let Err(error @ EngineError::Unreachable { .. }) = answer {
                 return Err(error);
             }
-            let look = self.engine.inspect(container.as_str());
-            match within(Operation::Inspect, limit.min(self.limits.inspect), look).await {
+            let inspection = self.engine.inspect(container.as_str());
+            match within(Operation::Inspect, limit.min(self.limits.inspect), inspection).await {
                 Ok(None) => return Ok(()),
                 Ok(Some(_)) => {}
                 Err(unknown) => return Err(answer.err().unwrap_or(unknown)),
@@ -121,27 +121,27 @@ impl Bounded {
             match answer {
                 Err(EngineError::TimedOut { .. }) => return answer,
                 Err(EngineError::Refused { ref message, .. })
-                    if pause <= LONGEST_REFUSAL_PAUSE && began.elapsed() + pause < limit =>
+                    if delay <= LONGEST_REFUSAL_DELAY && began.elapsed() + delay < limit =>
                 {
-                    tracing::debug!(container.id = %container, %message, ?pause, "a removal was refused; removing again");
-                    tokio::time::sleep(pause).await;
-                    pause *= 2;
+                    tracing::debug!(container.id = %container, %message, ?delay, "engine refused a removal; retrying");
+                    tokio::time::sleep(delay).await;
+                    delay *= 2;
                 }
                 Err(ref error) if !error.may_have_happened() => return answer,
                 _ if tries < REMOVAL_TRIES => {
-                    tracing::warn!(container.id = %container, tries, "container still there after its removal; removing again");
+                    tracing::warn!(container.id = %container, tries, "container exists after its removal; retrying");
                     tries += 1;
                 }
                 Err(_) => return answer,
                 Ok(()) => {
-                    let message = "the engine reports the container as removed and still shows it".to_owned();
+                    let message = "the engine reported the container as removed but still lists it".to_owned();
                     return Err(EngineError::InvalidResponse { operation: Operation::Remove, message });
                 }
             }
         }
     }
 
-    /// An engine that did it without being heard has done it.
+    /// Commits a container as a snapshot. A snapshot that exists although the answer was lost is a success.
     pub async fn commit(&self, container: &ContainerId, origin: &SnapshotOrigin) -> Result<Snapshot, EngineError> {
         let commit = self.engine.commit(container, origin);
         match within(Operation::Commit, self.limits.commit, commit).await {
@@ -161,7 +161,7 @@ impl Bounded {
         within(Operation::Snapshots, self.limits.list, self.engine.snapshots(instance, chat)).await
     }
 
-    /// What the engine can put away within a limit, it can throw away within the same.
+    /// Removes a snapshot, within the limit of a commit.
     pub async fn remove_snapshot(
         &self,
         instance: &InstanceName,
@@ -170,8 +170,8 @@ impl Bounded {
         within(Operation::RemoveSnapshot, self.limits.commit, self.engine.remove_snapshot(instance, id)).await
     }
 
-    /// Removes what is left of commits of which nobody can be waiting for the end: those that began before `started_at`,
-    /// or took too long.
+    /// Removes the drafts of commits that no caller can be waiting for: they began before `started_at`, or exceeded
+    /// their limit.
     pub async fn remove_drafts(
         &self,
         instance: &InstanceName,
@@ -179,8 +179,8 @@ impl Bounded {
         now: Timestamp,
     ) -> Result<(), EngineError> {
         let limit = self.limits.commit;
-        let given_up = TimeDelta::from_std(limit).ok().and_then(|limit| now.checked_sub_signed(limit));
-        let before = given_up.map_or(started_at, |given_up| given_up.max(started_at));
+        let abandoned = TimeDelta::from_std(limit).ok().and_then(|limit| now.checked_sub_signed(limit));
+        let before = abandoned.map_or(started_at, |abandoned| abandoned.max(started_at));
         within(Operation::RemoveDrafts, limit, self.engine.remove_drafts(instance, before)).await
     }
 
@@ -188,7 +188,7 @@ impl Bounded {
         within(Operation::LogTail, self.limits.logs, self.engine.log_tail(container, lines)).await
     }
 
-    /// Each piece has a deadline, unless more may be printed at any time.
+    /// Streams a container's log. Each piece has a limit, except when the log is followed.
     pub async fn logs(&self, container: &ContainerId, range: LogRange) -> Result<EngineLogs, EngineError> {
         let (operation, limit) = (Operation::Logs, self.limits.logs);
         let pieces = within(operation, limit, self.engine.logs(container, range)).await?;
@@ -205,65 +205,64 @@ impl Bounded {
         Ok(stream::unfold(Some(pieces), next).boxed())
     }
 
-    /// Only the opening has a deadline: a stream on which nothing happens is in order.
+    /// Opens the stream of engine events. Only the opening has a limit: a stream may be silent.
     pub async fn watch(&self, instance: &InstanceName) -> Result<EngineEvents, EngineError> {
         within(Operation::Watch, self.limits.identify, self.engine.watch(instance)).await
     }
 
-    /// Removes a container that is of no use to anybody, however often that has to be tried.
-    pub async fn discard(&self, container: &ContainerId) {
-        tracing::info!(container.id = %container, "removing a container that came too late");
-        let mut pause = FIRST_DISCARD_PAUSE;
-        while !self.try_to_discard(container).await {
-            tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(LONGEST_DISCARD_PAUSE);
+    /// Removes an unneeded container, retrying until it is gone.
+    pub async fn remove_until_gone(&self, container: &ContainerId) {
+        tracing::info!(container.id = %container, "removing unneeded container");
+        let mut delay = FIRST_RETRY_DELAY;
+        while !self.try_remove(container).await {
+            tokio::time::sleep(delay).await;
+            delay = (delay * 2).min(LONGEST_RETRY_DELAY);
         }
     }
 
-    /// The same once, for callers that wait by themselves: whether the container is gone.
-    pub async fn try_to_discard(&self, container: &ContainerId) -> bool {
-        // What the engine could create within a limit, it can remove within the same.
+    /// Tries once to remove a container, within the limit of a creation. Returns whether the container is gone.
+    pub async fn try_remove(&self, container: &ContainerId) -> bool {
         let removal = AssertUnwindSafe(self.remove(container, self.limits.create)).catch_unwind().await;
         let failure = match removal {
             Ok(Ok(())) => return true,
             Ok(Err(error)) => error.to_string(),
             Err(_) => "a panic".to_owned(),
         };
-        tracing::warn!(container.id = %container, %failure, "a container that is of no use is not removed yet");
+        tracing::warn!(container.id = %container, %failure, "failed to remove unneeded container");
         false
     }
 }
 
-/// How often a removal is tried at once, where the engine's answer was lost or wrong.
+/// The number of tries of a removal whose answer was lost or wrong.
 const REMOVAL_TRIES: usize = 3;
 
-/// Before another try of a removal that the engine refused; each pause is twice as long as the one before, a second and a
-/// half in all. More would hold a turn at the engine, or a caller, for a container that the engine cannot remove.
-const FIRST_REFUSAL_PAUSE: Duration = Duration::from_millis(50);
-const LONGEST_REFUSAL_PAUSE: Duration = Duration::from_millis(800);
+/// The delay before a refused removal is retried. It doubles with each retry, to a second and a half in all. A longer
+/// delay would occupy a permit of the engine queue, or a caller, for a container that the engine cannot remove.
+const FIRST_REFUSAL_DELAY: Duration = Duration::from_millis(50);
+const LONGEST_REFUSAL_DELAY: Duration = Duration::from_millis(800);
 
-/// Between two tries to remove a container that came too late.
-const FIRST_DISCARD_PAUSE: Duration = Duration::from_millis(250);
-const LONGEST_DISCARD_PAUSE: Duration = Duration::from_secs(30);
+/// The delay between two tries to remove an unneeded container.
+const FIRST_RETRY_DELAY: Duration = Duration::from_millis(250);
+const LONGEST_RETRY_DELAY: Duration = Duration::from_secs(30);
 
-/// A container being created. Dropping the call would not stop the engine from creating it, so the call goes on until
-/// it is answered. A container that nobody waits for any more by then is removed, also if whoever waited is gone.
+/// A running creation of a container. Dropping the call would not stop the engine from creating the container, so the
+/// call runs until it is answered. If no caller waits any more by then, the container is removed.
 #[derive(Debug)]
 pub struct Creation {
-    call: JoinHandle<Result<Unclaimed, EngineError>>,
+    call: JoinHandle<Result<NewContainer, EngineError>>,
     limit: Duration,
 }
 
-/// A creation that nobody waits for any more.
+/// A creation whose caller stopped waiting.
 #[derive(Debug)]
-pub struct Straggler(JoinHandle<Result<Unclaimed, EngineError>>);
+pub struct Straggler(JoinHandle<Result<NewContainer, EngineError>>);
 
-/// A container that nobody has taken charge of yet. Dropping it removes the container.
+/// A new container that was not delivered to a caller yet. Dropping this value removes the container.
 #[derive(Debug)]
-struct Unclaimed {
+struct NewContainer {
     container: ContainerId,
     engine: Bounded,
-    claimed: bool,
+    delivered: bool,
 }
 
 impl Creation {
@@ -274,12 +273,12 @@ impl Creation {
     ) -> Result<ContainerId, (EngineError, Option<Straggler>)> {
         let Creation { mut call, limit } = self;
         tokio::select! {
-            answer = &mut call => claimed(answer).map_err(|error| (error, None)),
+            answer = &mut call => delivered(answer).map_err(|error| (error, None)),
             () = tokio::time::sleep(limit) => {
                 Err((EngineError::TimedOut { operation: Operation::Create, limit }, Some(Straggler(call))))
             }
             () = give_up => {
-                let message = "its answer was no longer waited for".to_owned();
+                let message = "the request was cancelled before the engine answered".to_owned();
                 Err((EngineError::Interrupted { message }, Some(Straggler(call))))
             }
         }
@@ -287,37 +286,37 @@ impl Creation {
 }
 
 impl Straggler {
-    /// Resolves once the call has been answered, and a container that came into being after all is gone. Whoever stops
-    /// waiting for it changes nothing about that.
+    /// Resolves when the call is answered and a container that it created is gone. Dropping this future does not stop
+    /// the removal.
     pub async fn ended(self) {
-        if let Ok(Ok(unclaimed)) = self.0.await {
-            unclaimed.engine.discard(&unclaimed.container).await;
-            unclaimed.claim();
+        if let Ok(Ok(created)) = self.0.await {
+            created.engine.remove_until_gone(&created.container).await;
+            created.deliver();
         }
     }
 }
 
-fn claimed(answer: Result<Result<Unclaimed, EngineError>, JoinError>) -> Result<ContainerId, EngineError> {
+fn delivered(answer: Result<Result<NewContainer, EngineError>, JoinError>) -> Result<ContainerId, EngineError> {
     let invalid_response =
         |error: JoinError| EngineError::InvalidResponse { operation: Operation::Create, message: error.to_string() };
-    answer.map_err(invalid_response)?.map(Unclaimed::claim)
+    answer.map_err(invalid_response)?.map(NewContainer::deliver)
 }
 
-impl Unclaimed {
-    fn claim(mut self) -> ContainerId {
-        self.claimed = true;
+impl NewContainer {
+    fn deliver(mut self) -> ContainerId {
+        self.delivered = true;
         self.container.clone()
     }
 }
 
-impl Drop for Unclaimed {
+impl Drop for NewContainer {
     fn drop(&mut self) {
-        // Without a runtime the process is at its end, and the next one finds what is left.
-        if !self.claimed
+        // Without a runtime the process is ending, and the next run finds the container.
+        if !self.delivered
             && let Ok(runtime) = tokio::runtime::Handle::try_current()
         {
             let (engine, container) = (self.engine.clone(), self.container.clone());
-            runtime.spawn(async move { engine.discard(&container).await });
+            runtime.spawn(async move { engine.remove_until_gone(&container).await });
         }
     }
 }

@@ -1,6 +1,5 @@
-//! Shows a slot that has become a session's with the session's labels and under its chat's name. An engine cannot change a
-//! container's labels, and takes its time to change a name, so the labels and the name are those of the slot's claim; the
-//! readers of a container need to know nothing of slots.
+//! Shows a claimed slot with the labels and the name of its sandbox. An engine cannot change a container's labels and
+//! needs time to change its name, so both come from the slot's claim. The readers of a container need not know slots.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,6 +17,7 @@ use crate::ports::engine::{Engine, EngineError, EngineIdentity, NetworkSpec, Obs
 use async_trait::async_trait;
 use futures_util::StreamExt;
 
+/// An engine that shows claimed slots as sandboxes.
 pub struct ClaimedLabels {
     inner: Arc<dyn Engine>,
     claims: Arc<Claims>,
@@ -28,7 +28,7 @@ impl ClaimedLabels {
         Arc::new(Self { inner, claims })
     }
 
-    /// The container as it is to be seen, and the name that the engine does not know it by yet, if it does not.
+    /// Returns the container with the labels and the name of its claim, and that name if the container lacks it yet.
     fn shown(&self, mut container: Observed) -> (Observed, Option<ContainerName>) {
         let Some(claim) = slot(&container.labels).and_then(|slot| self.claims.of_slot(slot)) else {
             return (container, None);
@@ -42,29 +42,29 @@ impl ClaimedLabels {
         (container, missing)
     }
 
-    /// Gives a container the name that it was to have before a service ended or an engine failed.
+    /// Renames a container whose renaming was interrupted by the end of the service or a failure of the engine.
     fn rename_later(&self, container: ContainerId, name: ContainerName) {
         let engine = Arc::clone(&self.inner);
         tokio::spawn(async move {
             match tokio::time::timeout(RENAME_LIMIT, engine.rename(&container, &name)).await {
-                Ok(Ok(())) => tracing::info!(container.id = %container, "a slot got its chat's name"),
-                Ok(Err(error)) => tracing::debug!(container.id = %container, %error, "a slot keeps its name for now"),
+                Ok(Ok(())) => tracing::info!(container.id = %container, "renamed a claimed slot"),
+                Ok(Err(error)) => tracing::debug!(container.id = %container, %error, "renaming a claimed slot failed"),
                 Err(_) => {}
             }
         });
     }
 }
 
-/// Should it take longer, the next listing tries again.
+/// The limit of a renaming. After it, the next listing tries again.
 const RENAME_LIMIT: Duration = Duration::from_secs(30);
 
-/// Of the container of the chat that the labels are of.
+/// Returns the name of the container of the chat that the labels name.
 fn name(labels: &BTreeMap<String, String>) -> Option<ContainerName> {
     let parsed = |label| labels.get(label).map(String::as_str);
     Some(ContainerName::of(&parsed(labels::INSTANCE)?.parse().ok()?, parsed(labels::CHAT_ID)?.parse().ok()?))
 }
 
-/// The chat whose container has this name, if it is one's.
+/// Returns the chat whose container has this name.
 fn chat(name: &str) -> Option<ChatId> {
     const UUID: usize = 36;
     name.strip_prefix("sandboxd-")?.get(name.len().checked_sub("sandboxd-".len() + UUID)?..)?.parse().ok()
@@ -105,13 +105,13 @@ impl Engine for ClaimedLabels {
 
     async fn watch(&self, instance: &InstanceName) -> Result<EngineEvents, EngineError> {
         let claims = Arc::clone(&self.claims);
-        let shown = move |whose| match whose {
-            EventSubject::Slot(slot) => claims.of_slot(slot).map_or(whose, |claim| EventSubject::Chat(claim.chat)),
-            EventSubject::Chat(_) => whose,
+        let resolved = move |subject| match subject {
+            EventSubject::Slot(slot) => claims.of_slot(slot).map_or(subject, |claim| EventSubject::Chat(claim.chat)),
+            EventSubject::Chat(_) => subject,
         };
         let events = self.inner.watch(instance).await?;
         let relabelled = move |event: Result<EngineEvent, EngineError>| match event {
-            Ok(event) => Ok(EngineEvent { whose: shown(event.whose), ..event }),
+            Ok(event) => Ok(EngineEvent { subject: resolved(event.subject), ..event }),
             Err(error) => Err(error),
         };
         Ok(events.map(relabelled).boxed())

@@ -1,11 +1,10 @@
-//! Turns at the engine. It gets slower, not faster, when more is asked of it at once, so a launch, a tear-down, the removal
-//! of a slot, a stop, a pause and a snapshot each take one of these. To let a paused sandbox go on takes none: a caller
-//! waits for it, and it is short.
+//! The engine queue. More concurrent calls make an engine slower, so a launch, a tear-down, the removal of a slot, a
+//! stop, a pause and a snapshot each need a permit. A resume needs none: it is short, and a caller waits for it.
 //!
-//! Starts, requested removals and expiries wait in lanes of their own, each of which gets its share, so that none of them
-//! crowds out another. Within a lane, those who wait are served in rotation by party, which is a workspace where there is
-//! one and an agent where there is none, and within a party in their order: a party that asks for much waits behind itself.
-//! A slot that no caller waits for takes a turn only while most are free. [`queue`] has the rule.
+//! Starts, requested removals and expiries wait in separate lanes with fair shares, so that none starves another.
+//! Within a lane, tenants are served in rotation, and the requests of one tenant in their order: a tenant with many
+//! requests delays only itself. A tenant is a workspace, or an agent without a workspace. A slot that no caller waits
+//! for gets a permit only while at least half of them are free. [`queue`] implements the rule.
 
 mod queue;
 
@@ -20,17 +19,17 @@ use crate::domain::sandbox::Sandbox;
 use queue::FairQueue;
 pub use queue::Lane;
 
-/// How often it is looked whether the engine has little to do.
-const PATIENCE: Duration = Duration::from_millis(50);
+/// The interval between two checks whether half of the permits are free.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// On whose behalf a turn is taken.
+/// The tenant in whose name a call waits in the engine queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Tenant {
-    /// All of its agents together.
+    /// A workspace with all of its agents.
     Workspace(WorkspaceId),
-    /// One whose chat is in no workspace.
+    /// An agent whose chat has no workspace.
     Agent(AgentId),
-    /// The service itself, with work that no caller asked for.
+    /// The service itself, for work without a caller.
     Service,
 }
 
@@ -48,88 +47,93 @@ impl Tenant {
     }
 }
 
+/// The fair queue in front of expensive engine calls.
 #[derive(Debug, Clone)]
 pub struct EngineQueue {
     queue: Arc<Mutex<Queue>>,
-    all: usize,
+    permits: usize,
 }
 
-/// Who waits; no sandbox's life is decided here.
 type Queue = FairQueue<oneshot::Sender<EnginePermit>>;
 
-/// Held for as long as the engine is at work.
+/// The right to make an expensive engine call. Dropping it returns the permit to the queue.
 #[derive(Debug)]
 pub struct EnginePermit {
     queue: Arc<Mutex<Queue>>,
     lane: Lane,
 }
 
-/// Nobody had a turn to give in time.
+/// No permit became free in time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the engine had no time for it within {0:?}")]
+#[error("the engine is busy: no permit became free within {0:?}; try again later")]
 pub struct QueueTimeout(pub Duration);
 
 impl EngineQueue {
-    pub fn new(all: usize) -> Self {
-        Self { queue: Arc::new(Mutex::new(FairQueue::new(all))), all }
+    pub fn new(permits: usize) -> Self {
+        Self { queue: Arc::new(Mutex::new(FairQueue::new(permits))), permits }
     }
 
-    /// However long it takes.
-    pub async fn take(&self, lane: Lane, tenant: Tenant) -> EnginePermit {
+    /// Waits for a permit without a limit.
+    pub async fn acquire(&self, lane: Lane, tenant: Tenant) -> EnginePermit {
         loop {
-            if let Some(turn) = self.at_once(lane) {
-                return turn;
+            if let Some(permit) = self.try_acquire(lane) {
+                return permit;
             }
-            let (given, turn) = oneshot::channel();
-            lock(&self.queue).wait(lane, tenant.clone(), given);
-            hand_out(&self.queue);
+            let (granted, permit) = oneshot::channel();
+            lock(&self.queue).wait(lane, tenant.clone(), granted);
+            grant_free_permits(&self.queue);
             // The other end is dropped only with the whole queue.
-            if let Ok(turn) = turn.await {
-                return turn;
+            if let Ok(permit) = permit.await {
+                return permit;
             }
         }
     }
 
-    pub async fn take_within(&self, limit: Duration, lane: Lane, tenant: Tenant) -> Result<EnginePermit, QueueTimeout> {
-        tokio::time::timeout(limit, self.take(lane, tenant)).await.map_err(|_| QueueTimeout(limit))
+    pub async fn acquire_within(
+        &self,
+        limit: Duration,
+        lane: Lane,
+        tenant: Tenant,
+    ) -> Result<EnginePermit, QueueTimeout> {
+        tokio::time::timeout(limit, self.acquire(lane, tenant)).await.map_err(|_| QueueTimeout(limit))
     }
 
-    /// Once at least half of them are free.
-    pub async fn take_in_a_quiet_moment(&self) -> EnginePermit {
+    /// Waits until at least half of the permits are free, and takes one.
+    pub async fn acquire_when_half_free(&self) -> EnginePermit {
         loop {
-            let quiet = lock(&self.queue).free() * 2 >= self.all;
-            if quiet && let Some(turn) = self.at_once(Lane::Start) {
-                return turn;
+            let half_free = lock(&self.queue).free() * 2 >= self.permits;
+            if half_free && let Some(permit) = self.try_acquire(Lane::Start) {
+                return permit;
             }
-            tokio::time::sleep(PATIENCE).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     }
 
-    fn at_once(&self, lane: Lane) -> Option<EnginePermit> {
-        let taken = lock(&self.queue).take_at_once(lane);
-        taken.then(|| EnginePermit { queue: Arc::clone(&self.queue), lane })
+    fn try_acquire(&self, lane: Lane) -> Option<EnginePermit> {
+        let acquired = lock(&self.queue).try_acquire(lane);
+        acquired.then(|| EnginePermit { queue: Arc::clone(&self.queue), lane })
     }
 }
 
-/// Gives what is free to those who wait. Somebody who gave up meanwhile is passed over.
-fn hand_out(queue: &Arc<Mutex<Queue>>) {
+/// Grants free permits to waiting requests. Cancelled requests are skipped.
+fn grant_free_permits(queue: &Arc<Mutex<Queue>>) {
     loop {
         let next = lock(queue).next(oneshot::Sender::is_closed);
         let Some((lane, waiter)) = next else { return };
-        // A turn that nobody takes is given back by being dropped, which comes here again.
+        // A permit that the waiter no longer takes is dropped, which calls this function again.
         let _ = waiter.send(EnginePermit { queue: Arc::clone(queue), lane });
     }
 }
 
 impl Drop for EnginePermit {
     fn drop(&mut self) {
-        lock(&self.queue).give_back(self.lane);
-        hand_out(&self.queue);
+        lock(&self.queue).release(self.lane);
+        grant_free_permits(&self.queue);
     }
 }
 
 fn lock(queue: &Mutex<Queue>) -> MutexGuard<'_, Queue> {
-    // No panic can leave it half changed.
+    // No panic can leave the queue in an inconsistent state.
     queue.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -149,41 +153,41 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_nobody_waits_for_leaves_half_of_the_turns_to_others() {
-        let turns = EngineQueue::new(4);
-        let first = turns.take(Lane::Start, tenant("any")).await;
-        let _second = turns.take_in_a_quiet_moment().await;
-        let _third = turns.take_in_a_quiet_moment().await;
-        assert!(turns.take_in_a_quiet_moment().now_or_never().is_none());
-        let _fourth = turns.take(Lane::Start, tenant("any")).await;
+    async fn work_without_a_caller_leaves_half_of_the_permits_free() {
+        let queue = EngineQueue::new(4);
+        let first = queue.acquire(Lane::Start, tenant("any")).await;
+        let _second = queue.acquire_when_half_free().await;
+        let _third = queue.acquire_when_half_free().await;
+        assert!(queue.acquire_when_half_free().now_or_never().is_none());
+        let _fourth = queue.acquire(Lane::Start, tenant("any")).await;
         drop(first);
-        assert!(turns.take_in_a_quiet_moment().now_or_never().is_none(), "one of four is not enough");
+        assert!(queue.acquire_when_half_free().now_or_never().is_none(), "one of four is not enough");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn with_one_turn_there_are_quiet_moments_too() {
-        let turns = EngineQueue::new(1);
-        drop(turns.take_in_a_quiet_moment().await);
-        let _busy = turns.take(Lane::Start, tenant("any")).await;
-        assert!(turns.take_in_a_quiet_moment().now_or_never().is_none());
+    async fn a_single_permit_can_be_half_free() {
+        let queue = EngineQueue::new(1);
+        drop(queue.acquire_when_half_free().await);
+        let _busy = queue.acquire(Lane::Start, tenant("any")).await;
+        assert!(queue.acquire_when_half_free().now_or_never().is_none());
     }
 
-    /// The names in the order in which they were served who asked in this order, with one turn for all.
+    /// Returns the names in the order in which they are served, for requests in this order and one permit.
     async fn served<const N: usize>(asked: [(&'static str, Tenant); N]) -> Vec<&'static str> {
-        let turns = EngineQueue::new(1);
-        let busy = turns.take(Lane::Start, tenant("any")).await;
-        let (told, mut order) = tokio::sync::mpsc::unbounded_channel();
+        let queue = EngineQueue::new(1);
+        let busy = queue.acquire(Lane::Start, tenant("any")).await;
+        let (sender, mut order) = tokio::sync::mpsc::unbounded_channel();
         for (name, tenant) in asked {
-            let (turns, told) = (turns.clone(), told.clone());
+            let (queue, sender) = (queue.clone(), sender.clone());
             tokio::spawn(async move {
-                let turn = turns.take_within(Duration::from_secs(60), Lane::Start, tenant).await.unwrap();
-                told.send(name).unwrap();
+                let permit = queue.acquire_within(Duration::from_secs(60), Lane::Start, tenant).await.unwrap();
+                sender.send(name).unwrap();
                 tokio::time::sleep(Duration::from_secs(1)).await;
-                drop(turn);
+                drop(permit);
             });
             tokio::task::yield_now().await;
         }
-        drop((busy, told));
+        drop((busy, sender));
         let mut served = Vec::new();
         while let Some(name) = order.recv().await {
             served.push(name);
@@ -192,44 +196,44 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn whoever_asks_for_much_waits_behind_themselves() {
+    async fn a_tenant_with_many_requests_delays_only_itself() {
         let asked = ["many", "many", "many", "one", "other", "other"].map(|name| (name, tenant(name)));
         assert_eq!(served(asked).await, ["many", "one", "other", "many", "other", "many"]);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_workspace_gains_nothing_by_having_many_agents() {
+    async fn many_agents_do_not_increase_the_share_of_a_workspace() {
         let [mine, yours] = ["8f14e45f-ceea-467f-9a36-dcc2b7c0f3a1", "45c48cce-2e2d-4fbd-aa1a-fc51c7c6ad26"];
         let asked = [
             ("mine", in_workspace("first", mine)),
             ("mine", in_workspace("second", mine)),
             ("mine", in_workspace("third", mine)),
             ("yours", in_workspace("first", yours)),
-            ("nobody's", tenant("first")),
+            ("none", tenant("first")),
         ];
-        assert_eq!(served(asked).await, ["mine", "yours", "nobody's", "mine", "mine"]);
+        assert_eq!(served(asked).await, ["mine", "yours", "none", "mine", "mine"]);
     }
 
     #[test]
-    fn an_agent_that_is_called_like_a_workspace_is_another_party() {
+    fn an_agent_with_the_name_of_a_workspace_is_another_tenant() {
         let workspace = "8f14e45f-ceea-467f-9a36-dcc2b7c0f3a1";
         assert_ne!(in_workspace("agent", workspace), tenant(workspace));
         assert_eq!(in_workspace("agent", workspace), in_workspace("another", &workspace.to_uppercase()));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_gives_up_loses_no_turn_to_anybody() {
-        let turns = EngineQueue::new(1);
-        let busy = turns.take(Lane::Start, tenant("any")).await;
+    async fn a_cancelled_request_loses_no_permit() {
+        let queue = EngineQueue::new(1);
+        let busy = queue.acquire(Lane::Start, tenant("any")).await;
         let limit = Duration::from_secs(1);
-        assert_eq!(turns.take_within(limit, Lane::Start, tenant("late")).await.map(drop), Err(QueueTimeout(limit)));
+        assert_eq!(queue.acquire_within(limit, Lane::Start, tenant("late")).await.map(drop), Err(QueueTimeout(limit)));
         let patient = tokio::spawn({
-            let turns = turns.clone();
-            async move { turns.take_within(Duration::from_secs(60), Lane::Start, tenant("patient")).await.map(drop) }
+            let queue = queue.clone();
+            async move { queue.acquire_within(Duration::from_secs(60), Lane::Start, tenant("patient")).await.map(drop) }
         });
         tokio::task::yield_now().await;
         drop(busy);
         assert_eq!(patient.await.unwrap(), Ok(()));
-        drop(turns.take(Lane::Start, tenant("any")).now_or_never().expect("all turns are free again"));
+        drop(queue.acquire(Lane::Start, tenant("any")).now_or_never().expect("all permits are free again"));
     }
 }

@@ -13,21 +13,21 @@ use super::batch::assemble;
 use super::owner::{self, Done, Job, Owner, Read};
 use super::{Draft, Entry, Journal, JournalError, LifecycleEvent};
 
-/// A batch takes no further writes once it has so many entries: a commit should take milliseconds.
+/// The number of entries at which a batch takes no further writes: a commit should take milliseconds.
 const BATCH_LIMIT: usize = 1024;
 
-/// For so long, an event that nobody waits for waits for something to be written with it: most are the beginning of what
-/// somebody does wait for, a moment later, and every commit keeps the disk from others.
+/// How long an unacknowledged event waits for other writes to join its commit. An awaited write mostly follows a moment
+/// later, and every commit keeps the disk from other programs.
 const LINGER: Duration = Duration::from_millis(20);
 
-/// How soon the journal is tried again after a failure, if no write tries it before.
+/// The delay after a failure until the journal is tried again, if no write tries it before.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 pub(super) enum Message {
     Write(Write),
     Read(Read),
-    /// The thread is done with its job.
+    /// The thread has finished its job.
     Done(Done),
     Retry,
 }
@@ -35,16 +35,16 @@ pub(super) enum Message {
 #[derive(Debug)]
 pub(super) struct Write {
     pub(super) drafts: Vec<Draft>,
-    /// `None`: nobody waits.
+    /// `None`: the writer does not wait for the result.
     pub(super) done: Option<oneshot::Sender<Result<(), JournalError>>>,
-    /// Its place in the queue, given back when the write is over, however it ends.
-    pub(super) _place: OwnedSemaphorePermit,
+    /// The share of the queue that this write occupies until it ends.
+    pub(super) _permit: OwnedSemaphorePermit,
 }
 
 impl Write {
-    fn tell(self, result: &Result<(), JournalError>) {
+    fn answer(self, result: &Result<(), JournalError>) {
         if let Some(done) = self.done {
-            // A writer that has gone away does not mind.
+            // The writer may have stopped waiting.
             let _ = done.send(result.clone());
         }
     }
@@ -57,7 +57,7 @@ pub(super) struct Arguments {
     pub(super) ended: DropGuard,
     pub(super) fresh: Arc<AtomicBool>,
     pub(super) failure: watch::Sender<Option<JournalError>>,
-    /// The actor keeps the journal to itself and needs no thread.
+    /// The actor owns the journal itself, without a thread.
     pub(super) in_place: bool,
 }
 
@@ -72,18 +72,18 @@ pub(super) struct State {
     fresh: Arc<AtomicBool>,
     queue: VecDeque<Write>,
     reads: VecDeque<Read>,
-    /// The writes of the commit that is under way.
+    /// The writes of the running commit.
     committing: Vec<Write>,
-    /// The thread has a job.
+    /// The owner has a job.
     busy: bool,
-    /// Commits and reads take turns, so that neither holds the other up for longer than one.
+    /// Commits and reads alternate, so that neither waits for more than one of the other.
     read_is_next: bool,
-    /// Why the last commit failed, if it did. The log tells the first failure and the first success after it.
+    /// The error of the last commit, if it failed. The first failure and the first success after it are logged.
     failure: watch::Sender<Option<JournalError>>,
-    /// The queue holds only what nobody waits for: no commit until somebody does, or the timer has run out.
+    /// The queue holds only unacknowledged writes: the commit waits for an awaited write or for the timer.
     holding: bool,
     timer_runs: bool,
-    /// The last commit failed, and no write is there to try again: the next commit does so by itself.
+    /// The last commit failed and no write is queued: the next commit is a probe.
     probing: bool,
 }
 
@@ -123,7 +123,7 @@ impl Actor for JournalActor {
         state: &mut State,
     ) -> Result<(), ActorProcessingErr> {
         match message {
-            Message::Write(write) => state.queue_up(&myself, write),
+            Message::Write(write) => state.enqueue(&myself, write),
             Message::Read(read) => state.reads.push_back(read),
             Message::Retry => {
                 (state.holding, state.timer_runs) = (false, false);
@@ -136,22 +136,22 @@ impl Actor for JournalActor {
                     Done::Committed { entries, result: Ok(()), took } => state.committed(entries, took),
                     Done::Committed { result: Err(error), took, .. } => state.failed(&myself, error, took),
                     Done::Broken { message } => {
-                        state.tell_all(&Err(JournalError::Defect { message: message.clone() }));
+                        state.answer_all(&Err(JournalError::Defect { message: message.clone() }));
                         return Err(format!("the journal panicked: {message}").into());
                     }
                 }
             }
         }
-        state.give_work();
+        state.start_next_job();
         Ok(())
     }
 }
 
 impl State {
-    fn queue_up(&mut self, myself: &ActorRef<Message>, write: Write) {
+    fn enqueue(&mut self, myself: &ActorRef<Message>, write: Write) {
         let is_awaited = write.done.is_some();
-        let tells_only = write.drafts.iter().all(|draft| matches!(draft, Draft::Event(_)));
-        let can_wait = tells_only && (self.holding || (self.queue.is_empty() && !self.busy));
+        let events_only = write.drafts.iter().all(|draft| matches!(draft, Draft::Event(_)));
+        let can_wait = events_only && (self.holding || (self.queue.is_empty() && !self.busy));
         self.queue.push_back(write);
         if is_awaited || !can_wait {
             self.holding = false;
@@ -160,8 +160,8 @@ impl State {
         }
     }
 
-    /// Gives the thread its next job, if it has none and there is one.
-    fn give_work(&mut self) {
+    /// Submits the next job to the owner, unless the owner is busy.
+    fn start_next_job(&mut self) {
         if self.busy {
             return;
         }
@@ -172,8 +172,8 @@ impl State {
         };
         if let Some(job) = job {
             self.read_is_next = matches!(job, Job::Commit(_));
-            // A thread that is gone has said so, and that message ends this actor.
-            self.busy = self.owner.give(job);
+            // A thread that ended has reported it, and that message ends this actor.
+            self.busy = self.owner.submit(job);
         }
     }
 
@@ -190,7 +190,7 @@ impl State {
             if write.done.is_some() {
                 drafts.append(&mut write.drafts);
             } else {
-                // Kept, should the disk be full.
+                // The write keeps its drafts for a retry after a full disk.
                 drafts.extend(write.drafts.iter().cloned());
             }
             self.committing.push(write);
@@ -199,8 +199,8 @@ impl State {
             drafts.push(Draft::Probe);
         }
         if drafts.is_empty() {
-            // Writes of nothing, which waited for what was before them.
-            self.tell_all(&Ok(()));
+            // Flushes are empty writes, which wait for the writes before them.
+            self.answer_all(&Ok(()));
             return None;
         }
         Some(Job::Commit(assemble(drafts, self.last_event)))
@@ -209,7 +209,7 @@ impl State {
     fn committed(&mut self, entries: Vec<Entry>, took: Duration) {
         self.measure(took);
         if self.failure.send_replace(None).is_some() {
-            tracing::info!("the journal is written again");
+            tracing::info!("journal writable again");
         }
         for entry in entries {
             if matches!(entry, Entry::Rebuilt) {
@@ -218,50 +218,50 @@ impl State {
             if let Entry::Event(event) = entry {
                 self.last_event = event.sequence;
                 metrics::counter!("sandboxd_journal_events_total").increment(1);
-                // Without a watcher, nobody is told.
+                // There may be no watcher.
                 let _ = self.events.send(Arc::new(*event));
             }
         }
-        self.tell_all(&Ok(()));
+        self.answer_all(&Ok(()));
     }
 
     fn failed(&mut self, myself: &ActorRef<Message>, error: JournalError, took: Duration) {
         self.measure(took);
         metrics::counter!("sandboxd_journal_failures_total", "error" => error.kind()).increment(1);
         if self.failure.send_replace(Some(error.clone())).is_none() {
-            tracing::error!(error.type = error.kind(), %error, "the journal cannot be written");
+            tracing::error!(error.type = error.kind(), %error, "journal write failed");
         }
         let mut failed: VecDeque<Write> = self.committing.drain(..).collect();
         if matches!(error, JournalError::Full { .. }) {
-            // The writes behind would meet the same; whoever waits is better told now.
+            // The writes behind would fail as well, so their writers are answered now.
             failed.append(&mut self.queue);
             (failed, self.queue) = failed.into_iter().partition(|write| write.done.is_some());
             self.holding = !self.queue.is_empty();
         }
-        self.wake_after(myself, RETRY_DELAY);
+        self.schedule_retry(myself, RETRY_DELAY);
         let lost = failed.iter().filter(|write| write.done.is_none()).count();
         if lost > 0 {
-            tracing::error!(%error, writes = lost, "writes that nobody waited for are lost");
+            tracing::error!(%error, writes = lost, "unacknowledged journal writes lost");
         }
         let result = Err(error);
-        failed.into_iter().for_each(|write| write.tell(&result));
+        failed.into_iter().for_each(|write| write.answer(&result));
     }
 
     fn hold(&mut self, myself: &ActorRef<Message>, delay: Duration) {
         self.holding = !self.queue.is_empty();
         if self.holding {
-            self.wake_after(myself, delay);
+            self.schedule_retry(myself, delay);
         }
     }
 
-    fn wake_after(&mut self, myself: &ActorRef<Message>, delay: Duration) {
+    fn schedule_retry(&mut self, myself: &ActorRef<Message>, delay: Duration) {
         if !std::mem::replace(&mut self.timer_runs, true) {
             myself.send_after(delay, || Message::Retry);
         }
     }
 
-    fn tell_all(&mut self, result: &Result<(), JournalError>) {
-        self.committing.drain(..).for_each(|write| write.tell(result));
+    fn answer_all(&mut self, result: &Result<(), JournalError>) {
+        self.committing.drain(..).for_each(|write| write.answer(result));
     }
 
     fn measure(&self, took: Duration) {

@@ -1,18 +1,17 @@
-//! From the drafts of several writers to the entries of one commit.
+//! Assembles the drafts of several writers into the entries of one commit.
 
 use std::collections::HashSet;
 
 use super::{Draft, Entry, LifecycleEvent};
 
-/// Numbers the events, continuing after `last_event`, and leaves out every note of activity that a later one of the same
-/// session in this batch makes superfluous.
+/// Numbers the events, continuing after `last_event`, and keeps only the last activity entry of each session.
 pub(super) fn assemble(drafts: Vec<Draft>, last_event: u64) -> Vec<Entry> {
-    let mut noted = HashSet::new();
+    let mut active = HashSet::new();
     let mut drafts: Vec<Draft> = drafts
         .into_iter()
         .rev()
         .filter(|draft| match draft {
-            Entry::Activity { chat, session, .. } => noted.insert((*chat, *session)),
+            Entry::Activity { chat, session, .. } => active.insert((*chat, *session)),
             _ => true,
         })
         .collect();
@@ -20,7 +19,7 @@ pub(super) fn assemble(drafts: Vec<Draft>, last_event: u64) -> Vec<Entry> {
     let mut sequence = last_event;
     let numbered = |draft| match draft {
         Entry::Save(sandbox) => Entry::Save(sandbox),
-        Entry::Forget { chat, session } => Entry::Forget { chat, session },
+        Entry::Remove { chat, session } => Entry::Remove { chat, session },
         Entry::Activity { chat, session, at } => Entry::Activity { chat, session, at },
         Entry::Claim(claim) => Entry::Claim(claim),
         Entry::ClaimsImported => Entry::ClaimsImported,
@@ -45,14 +44,14 @@ mod tests {
     use super::super::{Contents, Journal};
     use super::*;
 
-    /// Few chats and few sessions, so that entries meet.
+    /// Generates drafts of few chats and few sessions, so that entries affect each other.
     fn draft() -> impl Strategy<Value = Draft> {
-        let who = (0u128..3, 0u128..2);
+        let ids = (0u128..3, 0u128..2);
         prop_oneof![
-            who.clone().prop_map(|(chat, session)| Entry::Save(Box::new(sandbox(chat, session)))),
-            who.clone().prop_map(|(chat, session)| Entry::Claim(Arc::new(claim(chat, session)))),
-            who.clone().prop_map(|(c, s)| Entry::Forget { chat: chat(c), session: session(s) }),
-            (who, 0i64..100).prop_map(|((c, s), at)| Entry::Activity {
+            ids.clone().prop_map(|(chat, session)| Entry::Save(Box::new(sandbox(chat, session)))),
+            ids.clone().prop_map(|(chat, session)| Entry::Claim(Arc::new(claim(chat, session)))),
+            ids.clone().prop_map(|(c, s)| Entry::Remove { chat: chat(c), session: session(s) }),
+            (ids, 0i64..100).prop_map(|((c, s), at)| Entry::Activity {
                 chat: chat(c),
                 session: session(s),
                 at: moment(at)
@@ -78,7 +77,7 @@ mod tests {
         }
 
         #[test]
-        fn a_session_is_noted_as_active_once(drafts in prop::collection::vec(draft(), 0..40)) {
+        fn a_batch_has_one_activity_entry_per_session(drafts in prop::collection::vec(draft(), 0..40)) {
             let mut seen = HashSet::new();
             for entry in assemble(drafts, 0) {
                 if let Entry::Activity { chat, session, .. } = entry {

@@ -1,35 +1,35 @@
-//! Why a journal cannot be used, or has not written, and what to do about it.
+//! The errors of the journal, with their remedies.
 
 use std::time::Duration;
 
-/// Shared by all writers of a batch, so it can be cloned.
+/// An error of the journal. All writers of a batch get a clone.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum JournalError {
-    #[error("the journal {file} has no room left ({message}); once there is space again, it goes on by itself")]
+    #[error("the disk of the journal {file} is full ({message}); free some space, and writing resumes by itself")]
     Full { file: String, message: String },
     #[error(
-        "the journal {file} is damaged ({message}); bring back a good copy of it, or start once with --rebuild-journal, \
-         which sets it aside and begins with what the containers' labels tell"
+        "the journal {file} is damaged ({message}); restore a backup of it, or start once with --rebuild-journal, \
+         which sets it aside and rebuilds it from the labels of the containers"
     )]
     Corrupt { file: String, message: String },
     #[error(
-        "the journal {file} is of version {found}, and this program knows none after {known}; run the program that \
-         wrote it, or start once with --rebuild-journal, which sets it aside and begins with what the containers' \
-         labels tell"
+        "the journal {file} has version {found}, but this program supports at most {known}; run the program that \
+         wrote it, or start once with --rebuild-journal, which sets it aside and rebuilds it from the labels of the \
+         containers"
     )]
     Newer { file: String, found: i32, known: i32 },
-    #[error("the journal {file} is in use by {holder}; stop that one, or give this one a state.dir of its own")]
+    #[error("the journal {file} is in use by {holder}; stop that process, or set another state.dir for this one")]
     Busy { file: String, holder: String },
     #[error("the journal {file} belongs to instance {found}, not to {wanted}; check instance.name and state.dir")]
     OtherInstance { file: String, found: String, wanted: String },
     #[error("the journal {file} cannot be used ({message}); check its directory, its permissions and its disk")]
     Io { file: String, message: String },
-    /// The write goes on, and nobody knows how it ends.
-    #[error("the journal did not answer within {limit:?}; what was written may be on disk or not")]
+    /// The write continues with an unknown result.
+    #[error("the journal did not answer within {limit:?}; the write may be on disk or not")]
     TimedOut { limit: Duration },
-    #[error("the journal has {limit} entries waiting and takes no more until the disk keeps up")]
+    #[error("the journal has {limit} entries queued and accepts no more; try again when the disk keeps up")]
     Overloaded { limit: usize },
-    #[error("the journal has stopped; what was written last may be on disk or not")]
+    #[error("the journal has stopped; the last writes may be on disk or not")]
     Stopped,
     /// A defect of the service.
     #[error("the journal failed: {message}")]
@@ -37,7 +37,7 @@ pub enum JournalError {
 }
 
 impl JournalError {
-    /// For a metric's label and `error.type`.
+    /// Returns the word for metric labels and `error.type`.
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Full { .. } => "full",
@@ -53,7 +53,7 @@ impl JournalError {
         }
     }
 
-    /// The same write may succeed later, without anybody mending the journal itself.
+    /// Whether the same write may succeed later without a repair of the journal.
     pub fn is_temporary(&self) -> bool {
         matches!(self, Self::Full { .. } | Self::TimedOut { .. } | Self::Overloaded { .. })
     }

@@ -1,4 +1,4 @@
-//! How the rest of the core reaches the journal.
+//! The handle through which the rest of the core uses the journal.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -10,36 +10,37 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::actor::{Arguments, JournalActor, Message, Write};
-use super::owner::{Question, Read, message_of};
+use super::owner::{Query, Read, panic_message};
 use super::{Contents, Draft, EventPage, Journal, JournalError, LifecycleEvent};
 use crate::domain::ids::{ChatId, SessionId};
 use crate::domain::sandbox::Sandbox;
 
-/// How many entries may wait for the disk. At about a kilobyte each, that is what a disk that hangs can cost.
+/// The number of entries that may wait for the disk. At about a kilobyte each, it bounds the memory cost of a hanging
+/// disk.
 const QUEUE_LIMIT: usize = 16_384;
 
-/// How many events are held for a watcher that does not keep up. One that is told of a gap reads on from the journal.
+/// The number of events held for a slow watcher. A watcher that lags behind further reads on from the journal.
 const WATCHER_BACKLOG: usize = 1024;
 
-/// How many events one read returns at most: commits wait while it runs.
+/// The maximum number of events of one read: commits wait while it runs.
 const PAGE_LIMIT: usize = 1000;
 
-/// Cheap to clone; all clones reach the same journal.
+/// A handle to the journal. It is cheap to clone, and all clones use the same journal.
 #[derive(Debug, Clone)]
 pub struct JournalHandle {
     actor: ActorRef<Message>,
-    room: Arc<Semaphore>,
+    capacity: Arc<Semaphore>,
     events: broadcast::Sender<Arc<LifecycleEvent>>,
     ended: CancellationToken,
     limit: Duration,
-    /// Cleared once the journal is known to hold every promise.
+    /// False once the journal has a record of every acknowledged sandbox.
     fresh: Arc<AtomicBool>,
     failure: watch::Receiver<Option<JournalError>>,
 }
 
 impl JournalHandle {
     /// Loads the journal, gives it to a thread of its own and starts its actor, linked to `supervisor` if there is one.
-    /// Nobody waits for an answer for longer than `limit`.
+    /// No caller waits for an answer for longer than `limit`.
     pub async fn start(
         journal: impl Journal,
         limit: Duration,
@@ -63,7 +64,7 @@ impl JournalHandle {
         let defect = |message: String| JournalError::Defect { message };
         let loading = tokio::task::spawn_blocking(move || (journal.load(), journal));
         let (contents, journal) = loading.await.map_err(|error| match error.try_into_panic() {
-            Ok(panic) => defect(message_of(&*panic)),
+            Ok(panic) => defect(panic_message(&*panic)),
             Err(error) => defect(error.to_string()),
         })?;
         let contents = contents?;
@@ -87,90 +88,90 @@ impl JournalHandle {
         };
         let (actor, _) = spawned.map_err(|error| defect(error.to_string()))?;
         Ok((
-            Self { actor, room: Arc::new(Semaphore::new(QUEUE_LIMIT)), events, ended, limit, fresh, failure },
+            Self { actor, capacity: Arc::new(Semaphore::new(QUEUE_LIMIT)), events, ended, limit, fresh, failure },
             contents,
         ))
     }
 
-    /// Writes all of it or nothing; `Ok` means that it is on disk.
+    /// Writes all drafts or none; `Ok` means that they are on disk.
     ///
-    /// It is handed over by the call itself, not when the answer is first awaited: writes that one caller makes one
-    /// after the other stay in order, wherever their answers are awaited. An answer that is not awaited undoes nothing.
+    /// The call itself queues the write, not the first poll: the writes of one caller stay in the order of the calls.
+    /// Dropping the future does not undo the write.
     pub fn write(&self, drafts: Vec<Draft>) -> impl Future<Output = Result<(), JournalError>> + Send + use<> {
         let (done, answer) = oneshot::channel();
-        let handed_over = self.hand_over(drafts, Some(done));
+        let queued = self.enqueue(drafts, Some(done));
         let limit = self.limit;
         async move {
-            handed_over?;
+            queued?;
             answered(answer, limit).await
         }
     }
 
-    /// Writes with nobody waiting. It outlasts a full disk; any other failure is logged and counted.
+    /// Writes without acknowledgement. The write survives a full disk; any other failure is logged and counted.
     pub fn write_later(&self, drafts: Vec<Draft>) {
         if !drafts.is_empty()
-            && let Err(error) = self.hand_over(drafts, None)
+            && let Err(error) = self.enqueue(drafts, None)
         {
             metrics::counter!("sandboxd_journal_failures_total", "error" => error.kind()).increment(1);
-            tracing::warn!(%error, "a write that nobody waits for is lost");
+            tracing::warn!(%error, "unacknowledged journal write lost");
         }
     }
 
-    /// Resolves once all that was handed over before is on disk, or has failed otherwise than by a full disk.
+    /// Resolves when all earlier writes are on disk or have failed for another reason than a full disk.
     pub fn flush(&self) -> impl Future<Output = Result<(), JournalError>> + Send + use<> {
         self.write(Vec::new())
     }
 
-    /// The events after a cursor, oldest first; at most `limit`, and never more than a thousand.
+    /// Returns the events after a cursor, oldest first; at most `limit`, and never more than a thousand.
     pub async fn events(&self, after: u64, chat: Option<ChatId>, limit: usize) -> Result<EventPage, JournalError> {
         let (page, answer) = oneshot::channel();
-        self.read(Question::Events { after, chat, limit: limit.min(PAGE_LIMIT), page })?;
+        self.read(Query::Events { after, chat, limit: limit.min(PAGE_LIMIT), page })?;
         answered(answer, self.limit).await
     }
 
-    /// The last events of one chat, newest first; at most `limit`, and never more than a thousand.
+    /// Returns the last events of one chat, newest first; at most `limit`, and never more than a thousand.
     pub async fn last_events(&self, chat: ChatId, limit: usize) -> Result<Vec<LifecycleEvent>, JournalError> {
         let (events, answer) = oneshot::channel();
-        self.read(Question::LastEvents { chat, limit: limit.min(PAGE_LIMIT), events })?;
+        self.read(Query::LastEvents { chat, limit: limit.min(PAGE_LIMIT), events })?;
         answered(answer, self.limit).await
     }
 
-    /// One chat's sandbox, as it was last written down.
+    /// Returns the record of a chat's sandbox.
     pub async fn sandbox(&self, chat: ChatId) -> Result<Option<Sandbox>, JournalError> {
-        let (asked, answer) = oneshot::channel();
-        self.read(Question::Sandbox { chat, answer: asked })?;
+        let (sender, answer) = oneshot::channel();
+        self.read(Query::Sandbox { chat, answer: sender })?;
         answered(answer, self.limit).await
     }
 
-    /// Every session that has a record.
+    /// Returns every session that has a record.
     pub async fn sessions(&self) -> Result<Vec<SessionId>, JournalError> {
-        let (asked, answer) = oneshot::channel();
-        self.read(Question::Sessions { answer: asked })?;
+        let (sender, answer) = oneshot::channel();
+        self.read(Query::Sessions { answer: sender })?;
         answered(answer, self.limit).await
     }
 
-    /// Whether a container without a record may have been promised by a journal that is lost.
+    /// Whether a lost journal may have had a record of a container that has none.
     pub fn is_fresh(&self) -> bool {
         self.fresh.load(Ordering::Acquire)
     }
 
-    /// Why the last commit failed, if it did and none has succeeded since.
+    /// Returns the error of the last commit, if it failed.
     pub fn failure(&self) -> Option<JournalError> {
         self.failure.borrow().clone()
     }
 
-    fn read(&self, question: Question) -> Result<(), JournalError> {
-        let read = Read { question, _place: self.place(1)? };
+    fn read(&self, query: Query) -> Result<(), JournalError> {
+        let read = Read { query, _permit: self.reserve(1)? };
         self.actor.cast(Message::Read(read)).map_err(|_| JournalError::Stopped)
     }
 
-    /// Every event from now on, in order, each after it is on disk and before its writer is answered. A watcher that
-    /// lags is told so by the channel, and finds what it missed with [`JournalHandle::events`].
+    /// Returns a channel of all events from now on, in order. An event is sent after its commit and before the answer
+    /// to its writer. A watcher that lags gets an error and reads the missed events with [`JournalHandle::events`].
     pub fn subscribe(&self) -> broadcast::Receiver<Arc<LifecycleEvent>> {
         self.events.subscribe()
     }
 
-    /// Writes what is waiting, then closes the journal: when this returns, another process may open it.
+    /// Flushes the queue and closes the journal. Afterwards another process may open it.
     pub async fn stop(&self) -> Result<(), JournalError> {
         let flushed = self.flush().await;
         self.actor.stop(None);
@@ -178,25 +179,25 @@ impl JournalHandle {
         flushed.and(closed.map_err(|_| JournalError::TimedOut { limit: self.limit }))
     }
 
-    /// Resolves when the journal is closed, whether it was stopped or has failed.
+    /// Resolves when the journal is closed, after a stop or a failure.
     pub async fn ended(&self) {
         self.ended.cancelled().await;
     }
 
-    fn hand_over(
+    fn enqueue(
         &self,
         drafts: Vec<Draft>,
         done: Option<oneshot::Sender<Result<(), JournalError>>>,
     ) -> Result<(), JournalError> {
-        let _place = self.place(drafts.len())?;
-        self.actor.cast(Message::Write(Write { drafts, done, _place })).map_err(|_| JournalError::Stopped)
+        let _permit = self.reserve(drafts.len())?;
+        self.actor.cast(Message::Write(Write { drafts, done, _permit })).map_err(|_| JournalError::Stopped)
     }
 
-    /// A write that is larger than the queue is taken when there is nothing else in it.
-    fn place(&self, entries: usize) -> Result<OwnedSemaphorePermit, JournalError> {
-        let places = entries.clamp(1, QUEUE_LIMIT) as u32;
+    /// Reserves capacity of the queue. A write that is larger than the queue is accepted when the queue is empty.
+    fn reserve(&self, entries: usize) -> Result<OwnedSemaphorePermit, JournalError> {
+        let permits = entries.clamp(1, QUEUE_LIMIT) as u32;
         let overloaded = |_| JournalError::Overloaded { limit: QUEUE_LIMIT };
-        Arc::clone(&self.room).try_acquire_many_owned(places).map_err(overloaded)
+        Arc::clone(&self.capacity).try_acquire_many_owned(permits).map_err(overloaded)
     }
 }
 

@@ -1,5 +1,5 @@
-//! A journal in memory, for the faults and the counts that a real one cannot show. It outlives its owner: a clone that
-//! is loaded again holds what a file would hold after a restart.
+//! A journal in memory, for faults and counts that a real journal cannot show. It outlives its owner: a clone that is
+//! loaded again has the contents of a file after a restart.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -11,11 +11,11 @@ use crate::domain::ids::{ChatId, SessionId};
 use crate::domain::sandbox::Sandbox;
 use crate::pool::claims::Claim;
 
-/// Cheap to clone; all clones are the same journal.
+/// A journal in memory. It is cheap to clone, and all clones are the same journal.
 #[derive(Debug, Clone)]
 pub struct MemoryJournal {
     inner: Arc<Mutex<Inner>>,
-    /// How many commits have begun, for tests that wait for one.
+    /// The number of commits that have begun, for tests that wait for one.
     commits: Arc<watch::Sender<usize>>,
 }
 
@@ -33,13 +33,13 @@ struct Inner {
     unreadable: bool,
 }
 
-/// What can be made to go wrong with a commit.
+/// A fault that a test injects into a commit.
 #[derive(Debug, Clone)]
 pub enum Fault {
-    /// Nothing is written.
+    /// Fails without writing.
     Fail(JournalError),
     Panic,
-    /// Written once the gate is opened.
+    /// Writes after the gate is opened.
     Hold(Gate),
 }
 
@@ -53,7 +53,7 @@ impl Fault {
     }
 }
 
-/// Holds a commit back until it is opened.
+/// A gate that blocks a commit until it is opened.
 #[derive(Debug, Clone, Default)]
 pub struct Gate(Arc<(Mutex<bool>, Condvar)>);
 
@@ -82,22 +82,22 @@ impl MemoryJournal {
         Self::default()
     }
 
-    /// Keeps the last so many events; all of them unless told.
+    /// Keeps only the last `count` events. The default is all.
     pub fn keep_events(&self, count: usize) {
         self.inner().keep_events = Some(count);
     }
 
-    /// The next commit meets this fault; further faults queue up.
+    /// Injects the fault into the next commit; further faults queue up.
     pub fn fail_next(&self, fault: Fault) {
         self.inner().faults.push_back(fault);
     }
 
-    /// Every commit meets this fault, until [`MemoryJournal::heal`].
+    /// Injects the fault into every commit until [`MemoryJournal::heal`].
     pub fn fail_always(&self, fault: Fault) {
         self.inner().standing_fault = Some(fault);
     }
 
-    /// No record can be read, until [`MemoryJournal::heal`].
+    /// Fails every read of a record until [`MemoryJournal::heal`].
     pub fn refuse_reads(&self) {
         self.inner().unreadable = true;
     }
@@ -109,7 +109,7 @@ impl MemoryJournal {
         inner.unreadable = false;
     }
 
-    /// The next commit waits at the gate that is returned.
+    /// Blocks the next commit at the returned gate.
     pub fn hold_next(&self) -> Gate {
         let gate = Gate::default();
         self.fail_next(Fault::Hold(gate.clone()));
@@ -120,7 +120,7 @@ impl MemoryJournal {
         self.inner().sandboxes.values().cloned().collect()
     }
 
-    /// As a journal from before claims were entries.
+    /// Behaves as a journal from before claims were entries.
     pub fn predates_claims(&self) {
         self.inner().claims_in_files = true;
     }
@@ -133,12 +133,12 @@ impl MemoryJournal {
         self.inner().events.iter().cloned().collect()
     }
 
-    /// How many commits have begun.
+    /// Returns the number of commits that have begun.
     pub fn commits(&self) -> usize {
         *self.commits.borrow()
     }
 
-    /// Resolves once so many commits have begun.
+    /// Resolves when this number of commits have begun.
     pub async fn reached(&self, commits: usize) {
         // The sender lives in this journal, so the wait cannot fail.
         let _ = self.commits.subscribe().wait_for(|begun| *begun >= commits).await;
@@ -186,7 +186,7 @@ impl Journal for MemoryJournal {
         self.commits.send_modify(|count| *count += 1);
         match fault {
             Some(Fault::Fail(error)) => return Err(error),
-            Some(Fault::Panic) => panic!("the journal in memory was told to panic"),
+            Some(Fault::Panic) => panic!("the journal in memory panics on request"),
             Some(Fault::Hold(gate)) => gate.pass(),
             None => {}
         }
@@ -225,7 +225,7 @@ impl Inner {
                     }
                     self.sandboxes.insert(sandbox.chat, (**sandbox).clone());
                 }
-                Entry::Forget { chat, session } => {
+                Entry::Remove { chat, session } => {
                     if self.has(*chat, *session) {
                         self.sandboxes.remove(chat);
                         self.claims.remove(chat);

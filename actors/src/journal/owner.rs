@@ -1,4 +1,4 @@
-//! The thread that has the journal to itself, so that nobody locks it and no worker of the runtime waits for a disk.
+//! The thread that owns the journal, so that it needs no lock and no worker of the runtime waits for a disk.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -22,20 +22,20 @@ pub(super) enum Job {
 
 #[derive(Debug)]
 pub(super) struct Read {
-    pub(super) question: Question,
-    /// Given back when the read is over, however it ends.
-    pub(super) _place: OwnedSemaphorePermit,
+    pub(super) query: Query,
+    /// The share of the queue that this read occupies until it ends.
+    pub(super) _permit: OwnedSemaphorePermit,
 }
 
 #[derive(Debug)]
-pub(super) enum Question {
+pub(super) enum Query {
     Events { after: u64, chat: Option<ChatId>, limit: usize, page: oneshot::Sender<Result<EventPage, JournalError>> },
     LastEvents { chat: ChatId, limit: usize, events: oneshot::Sender<Result<Vec<LifecycleEvent>, JournalError>> },
     Sandbox { chat: ChatId, answer: oneshot::Sender<Result<Option<Sandbox>, JournalError>> },
     Sessions { answer: oneshot::Sender<Result<Vec<SessionId>, JournalError>> },
 }
 
-/// How a job ended.
+/// The result of a job.
 #[derive(Debug)]
 pub(super) enum Done {
     Committed {
@@ -44,16 +44,16 @@ pub(super) enum Done {
         took: Duration,
     },
     Read,
-    /// The journal panicked. It is in an unknown state, so it is given up and the thread ends.
+    /// The journal panicked. Its state is unknown, so the thread ends.
     Broken {
         message: String,
     },
 }
 
-/// Whoever has the journal.
+/// The owner of the journal.
 pub(super) enum Owner {
     Thread(mpsc::Sender<Job>),
-    /// The actor itself, for a journal that never blocks: a clock that a test has paused does not wait for a thread.
+    /// The actor itself, for a journal that never blocks: a paused clock in a test does not wait for a thread.
     #[cfg(feature = "fake-engine")]
     Actor {
         journal: Box<dyn Journal>,
@@ -69,30 +69,30 @@ impl std::fmt::Debug for Owner {
 }
 
 impl Owner {
-    /// Whether the job will be answered.
-    pub(super) fn give(&mut self, job: Job) -> bool {
+    /// Submits a job. Returns whether the job will be answered.
+    pub(super) fn submit(&mut self, job: Job) -> bool {
         match self {
             Owner::Thread(jobs) => jobs.send(job).is_ok(),
             #[cfg(feature = "fake-engine")]
-            Owner::Actor { journal, actor, .. } => actor.cast(Message::Done(attempt(job, &mut **journal))).is_ok(),
+            Owner::Actor { journal, actor, .. } => actor.cast(Message::Done(run_job(job, &mut **journal))).is_ok(),
         }
     }
 }
 
-/// Starts the thread. It ends, and closes the journal, when the sender is dropped; `ended` is released after that.
+/// Starts the thread. The thread ends and closes the journal when the sender is dropped; then it drops `ended`.
 pub(super) fn start(journal: Box<dyn Journal>, actor: ActorRef<Message>, ended: DropGuard) -> std::io::Result<Owner> {
     let (sender, jobs) = mpsc::channel();
     let thread = std::thread::Builder::new().name("journal".into());
     thread.spawn(move || {
         let _ended = ended;
-        own(journal, &jobs, &actor);
+        run(journal, &jobs, &actor);
     })?;
     Ok(Owner::Thread(sender))
 }
 
-fn own(mut journal: Box<dyn Journal>, jobs: &mpsc::Receiver<Job>, actor: &ActorRef<Message>) {
+fn run(mut journal: Box<dyn Journal>, jobs: &mpsc::Receiver<Job>, actor: &ActorRef<Message>) {
     for job in jobs {
-        let done = attempt(job, &mut *journal);
+        let done = run_job(job, &mut *journal);
         let broken = matches!(done, Done::Broken { .. });
         if actor.cast(Message::Done(done)).is_err() || broken {
             return;
@@ -100,32 +100,32 @@ fn own(mut journal: Box<dyn Journal>, jobs: &mpsc::Receiver<Job>, actor: &ActorR
     }
 }
 
-fn attempt(job: Job, journal: &mut dyn Journal) -> Done {
-    catch_unwind(AssertUnwindSafe(|| carry_out(job, journal)))
-        .unwrap_or_else(|panic| Done::Broken { message: message_of(&*panic) })
+fn run_job(job: Job, journal: &mut dyn Journal) -> Done {
+    catch_unwind(AssertUnwindSafe(|| execute(job, journal)))
+        .unwrap_or_else(|panic| Done::Broken { message: panic_message(&*panic) })
 }
 
-fn carry_out(job: Job, journal: &mut dyn Journal) -> Done {
+fn execute(job: Job, journal: &mut dyn Journal) -> Done {
     match job {
         Job::Commit(entries) => {
             let started = Instant::now();
             let result = journal.commit(&entries);
             Done::Committed { entries, result, took: started.elapsed() }
         }
-        Job::Read(Read { question, _place }) => {
-            // A reader that has gone away does not mind.
-            match question {
-                Question::Events { after, chat, limit, page } => drop(page.send(journal.events(after, chat, limit))),
-                Question::LastEvents { chat, limit, events } => drop(events.send(journal.last_events(chat, limit))),
-                Question::Sandbox { chat, answer } => drop(answer.send(journal.sandbox(chat))),
-                Question::Sessions { answer } => drop(answer.send(journal.sessions())),
+        Job::Read(Read { query, _permit }) => {
+            // The reader may have stopped waiting.
+            match query {
+                Query::Events { after, chat, limit, page } => drop(page.send(journal.events(after, chat, limit))),
+                Query::LastEvents { chat, limit, events } => drop(events.send(journal.last_events(chat, limit))),
+                Query::Sandbox { chat, answer } => drop(answer.send(journal.sandbox(chat))),
+                Query::Sessions { answer } => drop(answer.send(journal.sessions())),
             }
             Done::Read
         }
     }
 }
 
-pub(super) fn message_of(panic: &(dyn Any + Send)) -> String {
+pub(super) fn panic_message(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(ToString::to_string);
     text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "a panic".into())
 }

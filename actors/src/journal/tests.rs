@@ -1,4 +1,4 @@
-//! The journal's actor over a journal in memory.
+//! Tests of the journal's actor over a journal in memory.
 
 use std::path::Path;
 use std::time::Duration;
@@ -108,17 +108,18 @@ async fn a_thousand_concurrent_writes_share_a_few_commits() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_nobody_waits_for_is_written_with_what_follows_or_a_moment_later_by_itself() {
+async fn an_unacknowledged_event_joins_the_next_write_or_is_committed_after_a_delay() {
     let memory = MemoryJournal::new();
     let journal = JournalHandle::start_in_place(memory.clone(), PATIENCE).await.unwrap().0;
-    let mut told = journal.subscribe();
+    let mut watcher = journal.subscribe();
     journal.write_later(vec![event(1)]);
     journal.write_later(vec![event(2)]);
     journal.write(vec![save(1)]).await.unwrap();
     assert_eq!((memory.commits(), numbers(&memory.recorded())), (1, vec![1, 2]));
     journal.write_later(vec![event(3)]);
-    let told = async { [told.recv().await, told.recv().await, told.recv().await].map(|event| event.unwrap().sequence) };
-    assert_eq!(tokio::time::timeout(Duration::from_secs(1), told).await, Ok([1, 2, 3]));
+    let seen = async { [watcher.recv().await, watcher.recv().await, watcher.recv().await] };
+    let seen = async { seen.await.map(|event| event.unwrap().sequence) };
+    assert_eq!(tokio::time::timeout(Duration::from_secs(1), seen).await, Ok([1, 2, 3]));
     assert_eq!(memory.commits(), 2);
 }
 
@@ -126,17 +127,17 @@ async fn what_nobody_waits_for_is_written_with_what_follows_or_a_moment_later_by
 async fn writes_of_one_caller_stay_in_order_however_their_answers_are_awaited() {
     let memory = MemoryJournal::new();
     let journal = started(&memory).await;
-    let save_it = journal.write(vec![save(1)]);
-    let forget_it = journal.write(vec![Draft::Forget { chat: chat(1), session: session(0) }]);
+    let saved = journal.write(vec![save(1)]);
+    let removed = journal.write(vec![Draft::Remove { chat: chat(1), session: session(0) }]);
     drop(journal.write(vec![save(2)]));
-    assert_eq!(forget_it.await, Ok(()));
-    assert_eq!(save_it.await, Ok(()));
+    assert_eq!(removed.await, Ok(()));
+    assert_eq!(saved.await, Ok(()));
     assert_eq!(journal.flush().await, Ok(()));
     assert_eq!(memory.sandboxes(), [sandbox(2, 0)]);
 }
 
 #[tokio::test]
-async fn every_writer_of_a_batch_that_failed_is_told_and_nothing_of_it_applies() {
+async fn every_writer_of_a_failed_batch_gets_the_error_and_no_entry_applies() {
     let memory = MemoryJournal::new();
     let journal = started(&memory).await;
     let mut watcher = journal.subscribe();
@@ -153,19 +154,19 @@ async fn every_writer_of_a_batch_that_failed_is_told_and_nothing_of_it_applies()
     assert!(memory.sandboxes().is_empty());
 
     journal.write(vec![event(5)]).await.unwrap();
-    assert_eq!(numbers(&memory.recorded()), [1, 2], "numbers that nobody has seen are used again");
+    assert_eq!(numbers(&memory.recorded()), [1, 2], "the numbers of a failed batch are used again");
     assert_eq!(watcher.recv().await.unwrap().change.chat, chat(1));
     assert_eq!(watcher.recv().await.unwrap().change.chat, chat(5));
 }
 
 #[tokio::test]
-async fn a_full_disk_is_told_to_whoever_waits_and_costs_no_event() {
+async fn a_full_disk_fails_awaited_writes_and_loses_no_event() {
     let memory = MemoryJournal::new();
     let journal = started(&memory).await;
     memory.fail_always(Fault::full());
     journal.write_later(vec![event(1)]);
-    let told = journal.write(vec![save(2), event(2)]).await;
-    assert!(matches!(told, Err(JournalError::Full { .. })), "{told:?}");
+    let result = journal.write(vec![save(2), event(2)]).await;
+    assert!(matches!(result, Err(JournalError::Full { .. })), "{result:?}");
     journal.write_later(vec![event(3)]);
     assert!(matches!(journal.flush().await, Err(JournalError::Full { .. })));
     assert!(matches!(journal.failure(), Some(JournalError::Full { .. })));
@@ -179,7 +180,7 @@ async fn a_full_disk_is_told_to_whoever_waits_and_costs_no_event() {
 }
 
 #[tokio::test]
-async fn what_outlasts_a_full_disk_is_written_without_anybody_asking() {
+async fn unacknowledged_writes_are_retried_after_a_full_disk() {
     let memory = MemoryJournal::new();
     let journal = started(&memory).await;
     let mut watcher = journal.subscribe();
@@ -200,7 +201,7 @@ async fn a_full_disk_does_not_hold_up_readers() {
 }
 
 #[tokio::test]
-async fn a_panic_in_the_journal_answers_everybody() {
+async fn a_panic_in_the_journal_answers_every_caller() {
     let memory = MemoryJournal::new();
     let journal = started(&memory).await;
     let gate = memory.hold_next();
@@ -253,7 +254,7 @@ async fn waiting_for_a_disk_that_hangs_has_a_limit() {
     gate.open();
     let _ = journal.stop().await;
     journal.ended().await;
-    assert_eq!(memory.sandboxes(), [sandbox(1, 0)], "what was handed over is written all the same");
+    assert_eq!(memory.sandboxes(), [sandbox(1, 0)], "a write that timed out is still committed");
 }
 
 #[tokio::test]
@@ -289,7 +290,7 @@ async fn events_reach_watchers_in_order_and_before_their_writer_is_answered() {
 }
 
 #[tokio::test]
-async fn a_watcher_that_lags_is_told_and_finds_the_rest_in_the_journal() {
+async fn a_watcher_that_lags_gets_an_error_and_reads_the_rest_from_the_journal() {
     let memory = MemoryJournal::new();
     let journal = started(&memory).await;
     let mut watcher = journal.subscribe();
@@ -307,7 +308,7 @@ async fn a_watcher_that_lags_is_told_and_finds_the_rest_in_the_journal() {
 }
 
 #[tokio::test]
-async fn flushing_waits_for_what_was_handed_over_and_writes_nothing_itself() {
+async fn a_flush_waits_for_earlier_writes_and_makes_no_commit() {
     let memory = MemoryJournal::new();
     let journal = started(&memory).await;
     assert_eq!(journal.flush().await, Ok(()));
@@ -323,7 +324,7 @@ async fn flushing_waits_for_what_was_handed_over_and_writes_nothing_itself() {
 }
 
 #[tokio::test]
-async fn stopping_writes_what_waits_and_a_successor_goes_on_with_the_numbers() {
+async fn a_stop_flushes_the_queue_and_the_next_run_continues_the_numbers() {
     let memory = MemoryJournal::new();
     let (journal, before) = JournalHandle::start(memory.clone(), PATIENCE, None).await.unwrap();
     assert_eq!((before.last_event, before.fresh), (0, true));
@@ -347,7 +348,7 @@ async fn stopping_writes_what_waits_and_a_successor_goes_on_with_the_numbers() {
 }
 
 #[test]
-fn a_gap_is_a_cursor_before_what_is_kept_or_after_what_there_is() {
+fn a_gap_is_a_cursor_before_the_first_stored_event_or_after_the_last() {
     let page = EventPage { events: vec![], kept_from: 11, last: 20 };
     let gaps: Vec<_> = [0, 1, 9, 10, 15, 20, 21, u64::MAX].map(|cursor| page.has_gap(cursor)).into();
     assert_eq!(gaps, [false, true, true, false, false, false, true, true]);

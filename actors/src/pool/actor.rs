@@ -1,4 +1,4 @@
-//! A pool's mailbox. It never waits for the engine: what takes time is a task that comes back as a message.
+//! The actor of a pool. A handler never waits for the engine: slow work is a task that reports back with a message.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use super::start::{NotStarted, start};
 use super::{PoolCounters, Status};
 use crate::chat::World;
-use crate::domain::container::{places, spec_hash};
+use crate::domain::container::{late_mount_points, spec_hash};
 use crate::domain::ids::{ChatId, ContainerId, SlotId};
 use crate::domain::labels::{SessionLabels, SlotLabels};
 use crate::domain::profile::Profile;
@@ -21,55 +21,56 @@ use crate::ports::clock::Timestamp;
 use crate::ports::engine::{ContainerState, Observed};
 use crate::ports::slot::{LateBinding, Slot};
 
-/// How often a pool looks at what it has.
+/// The interval at which a pool checks its slots.
 const TICK: Duration = Duration::from_millis(250);
 
-/// How often it is looked whether the image was rebuilt. A claim looks for itself.
-const IMAGE_LOOK: TimeDelta = TimeDelta::seconds(5);
+/// The interval at which the image is checked for a rebuild. A claim checks for itself.
+const IMAGE_CHECK: TimeDelta = TimeDelta::seconds(5);
 
-/// After a claim, slots are replaced once so long nobody claimed another, unless they run low.
+/// The time without a claim after which slots are replaced, unless they run low.
 const QUIET: TimeDelta = TimeDelta::milliseconds(500);
 
-/// A slot of which this pool knows nothing may be on its way to a chat, handed out before the pool was started anew.
+/// A slot that is unknown to this pool may have been claimed before a restart of the pool.
 const CLAIM_GRACE: TimeDelta = TimeDelta::minutes(2);
 
-/// Between two tries to remove a slot, after the first one that failed and at most.
-const FIRST_PAUSE: Duration = Duration::from_secs(1);
-const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+/// The first and the longest delay between two tries to remove a slot.
+const FIRST_DELAY: Duration = Duration::from_secs(1);
+const LONGEST_DELAY: Duration = Duration::from_secs(30);
 
 #[derive(Debug)]
 pub enum Message {
-    /// A chat is going to have a sandbox: takes one of the slots, if there is a good one.
+    /// Claims a free slot for a chat, if there is a usable one.
     Claim {
         chat: ChatId,
         slot: RpcReplyPort<Option<Slot>>,
     },
-    /// What became of a slot that was handed out.
+    /// The outcome of a claim.
     Settled {
         slot: SlotId,
         container: ContainerId,
         bound: bool,
     },
-    /// A slot came, or did not.
-    Came {
+    /// The outcome of the start of a slot.
+    StartEnded {
         slot: SlotId,
         outcome: Result<Slot, String>,
     },
-    /// A slot that was listed is not free. `stray`: it was never furnished, or was taken; otherwise the disk did not say.
+    /// A listed slot is not free. `confirmed`: the host says that it was never prepared, or is taken. Otherwise the
+    /// host did not answer.
     NotFree {
         slot: SlotId,
         container: ContainerId,
-        stray: bool,
+        confirmed: bool,
     },
-    /// The engine says that something happened to the container of a slot.
+    /// The engine reports an event about the container of a slot.
     EngineEvent {
         slot: SlotId,
     },
-    /// The engine holds these slots of the profile, or held them a moment ago, and no others.
+    /// The listed slots of the profile. The listing may be a moment old.
     Listed {
         slots: Vec<(SlotLabels, Observed)>,
     },
-    /// Which image the profile's name stands for.
+    /// The id of the profile's image.
     Image(String),
     Hint {
         chat: Option<ChatId>,
@@ -77,13 +78,13 @@ pub enum Message {
         hinted: RpcReplyPort<Result<Hinted, String>>,
     },
     Status(RpcReplyPort<Status>),
-    /// Removes every free slot and starts no more until [`Message::Fill`]; answers once none is left or on its way.
+    /// Removes every free slot and starts none until [`Message::Fill`]. Replies once none is free or starting.
     Drain(RpcReplyPort<()>),
-    /// Keeps as many slots as ever.
+    /// Starts slots again after a drain.
     Fill,
-    /// A slot that was to be removed is gone.
+    /// A slot is removed.
     Removed,
-    /// Starts no more; answers once nothing is on its way.
+    /// Starts no more slots. Replies once none is starting.
     Settle(RpcReplyPort<()>),
     Tick,
 }
@@ -106,23 +107,23 @@ pub struct State {
     profile: Arc<Profile>,
     inventory: Inventory,
     late_binding: Result<LateBinding, String>,
-    /// It is known which slots there are already.
-    surveyed: bool,
-    /// From then on, a slot of which nothing is known is nobody's.
-    strays_from: Timestamp,
+    /// The engine has been listed, so existing slots are known.
+    is_listed: bool,
+    /// The time from which unknown slots are removed.
+    unknown_removed_from: Timestamp,
     last_claim: Option<Timestamp>,
-    image_looked_at: Option<Timestamp>,
+    image_checked_at: Option<Timestamp>,
     last_error: Option<String>,
-    tally: PoolCounters,
-    /// Those who wait for the end of what is on its way, after which nothing else is begun.
+    counters: PoolCounters,
+    /// Callers that wait until no slot is starting. No slot is started after that.
     settling: Vec<RpcReplyPort<()>>,
-    /// Callers that wait until no slot is left.
+    /// Callers that wait until no free slot is left.
     draining: Vec<RpcReplyPort<()>>,
-    /// Slots whose removal is under way.
+    /// The number of removals under way.
     removing: usize,
     myself: ActorRef<Message>,
     closed: CancellationToken,
-    /// Ended with the actor.
+    /// Tasks that end with the actor.
     tasks: JoinSet<()>,
 }
 
@@ -142,14 +143,14 @@ impl Actor for Pool {
         Ok(State {
             inventory,
             late_binding: late_binding(&world, &profile),
-            surveyed: false,
-            strays_from: if is_successor { now + CLAIM_GRACE } else { now },
+            is_listed: false,
+            unknown_removed_from: if is_successor { now + CLAIM_GRACE } else { now },
             world,
             profile,
             last_claim: None,
-            image_looked_at: None,
+            image_checked_at: None,
             last_error: None,
-            tally: PoolCounters::default(),
+            counters: PoolCounters::default(),
             settling: Vec::new(),
             draining: Vec::new(),
             removing: 0,
@@ -168,24 +169,24 @@ impl Actor for Pool {
         match message {
             Message::Claim { chat, slot } => state.claim(chat, slot),
             Message::Settled { slot, container, bound } => state.settled(slot, container, bound),
-            Message::Came { slot, outcome } => state.came(slot, outcome),
-            Message::NotFree { slot, container, stray } => state.not_free(slot, container, stray),
+            Message::StartEnded { slot, outcome } => state.start_ended(slot, outcome),
+            Message::NotFree { slot, container, confirmed } => state.not_free(slot, container, confirmed),
             Message::EngineEvent { slot } => state.engine_event(slot),
             Message::Listed { slots } => {
-                state.surveyed = true;
+                state.is_listed = true;
                 for (labels, observed) in slots {
                     state.listed(&myself, labels, observed);
                 }
             }
-            Message::Image(image) => state.inventory.image_is(image),
+            Message::Image(image) => state.inventory.set_image(image),
             Message::Hint { chat, ttl, hinted } => {
                 let _ = hinted.send(state.hint(chat, ttl));
-                state.keep(&myself);
+                state.maintain(&myself);
             }
             Message::Status(status) => drop(status.send(state.status())),
             Message::Drain(reply) => {
                 state.inventory.drain();
-                state.keep(&myself);
+                state.maintain(&myself);
                 state.draining.push(reply);
             }
             Message::Fill => state.inventory.fill(),
@@ -195,8 +196,8 @@ impl Actor for Pool {
                 state.settling.push(reply);
             }
             Message::Tick => {
-                state.keep(&myself);
-                // Armed after the pass: ticks never queue up.
+                state.maintain(&myself);
+                // Armed after the pass, so that ticks never queue up.
                 myself.send_after(TICK, || Message::Tick);
             }
         }
@@ -208,18 +209,18 @@ impl Actor for Pool {
         if coming == 0 {
             state.settling.drain(..).for_each(|reply| drop(reply.send(())));
         }
-        state.publish();
+        state.publish_gauges();
         Ok(())
     }
 }
 
-/// How a slot of the profile becomes a chat's, or why none can.
+/// Returns how a slot of the profile is bound to a chat, or why it cannot be bound.
 fn late_binding(world: &World, profile: &Profile) -> Result<LateBinding, String> {
     if !profile.init {
-        return Err("the profile has init = false, and a slot is bound by its init".to_owned());
+        return Err("the profile has init = false, but init binds a slot".to_owned());
     }
     if let Some(runtime) = &profile.runtime {
-        return Err(format!("nothing can be mounted later into a sandbox of the runtime {runtime}"));
+        return Err(format!("the runtime {runtime} cannot mount directories into a running sandbox"));
     }
     world.slots.late_binding()
 }
@@ -234,48 +235,50 @@ impl State {
         self.last_claim = Some(now);
         let claimed = self.inventory.claim(chat, now);
         if claimed.was_hinted {
-            self.tally.hints_hit += 1;
+            self.counters.hints_hit += 1;
             self.count("sandboxd_hints_total", "outcome", "hit");
         }
-        // A pool that keeps nothing has nothing to miss.
+        // A claim at a pool without a target is no miss.
         if claimed.slot.is_some() {
-            self.tally.hits += 1;
+            self.counters.hits += 1;
             self.count("sandboxd_pool_claims_total", "result", "hit");
         } else if self.inventory.target() > 0 {
-            self.tally.misses += 1;
+            self.counters.misses += 1;
             self.count("sandboxd_pool_claims_total", "result", "miss");
         }
-        if let Err(Some(slot)) = answer.send(claimed.slot).map_err(lost) {
-            // Whoever asked is gone, and the slot was never touched; but it is not handed out a second time.
-            self.spoil(slot.id, slot.container);
+        if let Err(Some(slot)) = answer.send(claimed.slot).map_err(undelivered) {
+            // The caller is gone. The slot is untouched, but must not be claimed twice.
+            self.remove_unbound(slot.id, slot.container);
         }
     }
 
     fn settled(&mut self, slot: SlotId, container: ContainerId, bound: bool) {
         if bound {
-            self.inventory.settled(slot);
+            self.inventory.remove(slot);
         } else {
-            self.spoil(slot, container);
+            self.remove_unbound(slot, container);
         }
     }
 
-    fn spoil(&mut self, slot: SlotId, container: ContainerId) {
-        self.inventory.settled(slot);
-        self.tally.spoiled += 1;
+    fn remove_unbound(&mut self, slot: SlotId, container: ContainerId) {
+        self.inventory.remove(slot);
+        self.counters.spoiled += 1;
         self.count("sandboxd_pool_claims_total", "result", "spoiled");
-        self.discard(slot, container);
+        self.remove(slot, container);
     }
 
-    fn came(&mut self, slot: SlotId, outcome: Result<Slot, String>) {
+    fn start_ended(&mut self, slot: SlotId, outcome: Result<Slot, String>) {
         match outcome {
             Ok(slot) => {
-                tracing::debug!(slot.id = %slot.id, container.id = %slot.container, profile = %self.profile.name, "a slot is ready");
+                tracing::debug!(
+                    slot.id = %slot.id, container.id = %slot.container, profile = %self.profile.name, "slot ready"
+                );
                 self.count("sandboxd_pool_slots_started_total", "result", "ok");
                 self.last_error = None;
-                self.inventory.came(slot);
+                self.inventory.started(slot);
             }
             Err(error) => {
-                tracing::warn!(slot.id = %slot, profile = %self.profile.name, %error, "a slot did not start");
+                tracing::warn!(slot.id = %slot, profile = %self.profile.name, %error, "slot did not start");
                 self.count("sandboxd_pool_slots_started_total", "result", "failed");
                 self.last_error = Some(error);
                 let now = self.now();
@@ -285,17 +288,17 @@ impl State {
     }
 
     fn engine_event(&mut self, slot: SlotId) {
-        if let Some(slot) = self.inventory.died(slot) {
-            tracing::info!(slot.id = %slot.id, profile = %self.profile.name, "a slot ended by itself or was meddled with");
-            self.retired("died");
-            self.discard(slot.id, slot.container);
+        if let Some(slot) = self.inventory.remove_dead(slot) {
+            tracing::info!(slot.id = %slot.id, profile = %self.profile.name, "slot exited or was modified externally");
+            self.count_removal("died");
+            self.remove(slot.id, slot.container);
         }
     }
 
-    /// A slot that is known is dealt with already. Another one is taken over, if it is as good as a new one.
+    /// Adopts an unknown slot if it is usable. A known slot only has to be still running.
     fn listed(&mut self, myself: &ActorRef<Message>, labels: SlotLabels, observed: Observed) {
         let slot = labels.slot;
-        if self.inventory.knows(slot) {
+        if self.inventory.contains(slot) {
             if observed.state != ContainerState::Running {
                 self.engine_event(slot);
             }
@@ -309,36 +312,36 @@ impl State {
             self.tasks.spawn(async move {
                 let is_free = world.slots.is_free(slot).await;
                 if !matches!(is_free, Ok(true)) {
-                    let (container, stray) = (observed.id, is_free.is_ok());
-                    let _ = myself.cast(Message::NotFree { slot, container, stray });
+                    let (container, confirmed) = (observed.id, is_free.is_ok());
+                    let _ = myself.cast(Message::NotFree { slot, container, confirmed });
                     return;
                 }
                 let SlotLabels { image_id, created_at, .. } = labels;
-                let waits = world.slots.wait(slot, &places(&world.mounts)).await;
+                let ready = world.slots.wait(slot, &late_mount_points(&world.mounts)).await;
                 let container = observed.id.clone();
                 let found = Slot { id: slot, container: observed.id, address: observed.address, image_id, created_at };
-                let outcome = waits.map(|()| found).map_err(|error| error.to_string());
+                let outcome = ready.map(|()| found).map_err(|error| error.to_string());
                 if outcome.is_err() {
-                    discard(&world, slot, container).await;
+                    remove_slot(&world, slot, container).await;
                 }
-                let _ = myself.cast(Message::Came { slot, outcome });
+                let _ = myself.cast(Message::StartEnded { slot, outcome });
             });
         } else {
-            self.stray(slot, observed.id);
+            self.remove_unknown(slot, observed.id);
         }
     }
 
-    fn not_free(&mut self, slot: SlotId, container: ContainerId, stray: bool) {
-        self.inventory.settled(slot);
-        if stray {
-            self.stray(slot, container);
+    fn not_free(&mut self, slot: SlotId, container: ContainerId, confirmed: bool) {
+        self.inventory.remove(slot);
+        if confirmed {
+            self.remove_unknown(slot, container);
         }
     }
 
-    fn stray(&mut self, slot: SlotId, container: ContainerId) {
-        if self.now() >= self.strays_from {
-            self.retired("stray");
-            self.discard(slot, container);
+    fn remove_unknown(&mut self, slot: SlotId, container: ContainerId) {
+        if self.now() >= self.unknown_removed_from {
+            self.count_removal("stray");
+            self.remove(slot, container);
         }
     }
 
@@ -347,7 +350,7 @@ impl State {
             return Err(why.clone());
         }
         if self.inventory.is_drained() {
-            return Err("the pool is drained (pool.fill ends that)".to_owned());
+            return Err("the pool is drained; call pool.fill to start slots again".to_owned());
         }
         let hinted = self.inventory.hint(chat, ttl, self.now());
         if let Hinted::OverBudget { .. } = hinted {
@@ -356,23 +359,23 @@ impl State {
         Ok(hinted)
     }
 
-    /// Brings what there is towards what is wanted, one step.
-    fn keep(&mut self, myself: &ActorRef<Message>) {
+    /// Moves the pool one step towards its target: expires hints, removes slots, starts a slot, checks the image.
+    fn maintain(&mut self, myself: &ActorRef<Message>) {
         let now = self.now();
         for _ in 0..self.inventory.expire_hints(now) {
-            self.tally.hints_wasted += 1;
+            self.counters.hints_wasted += 1;
             self.count("sandboxd_hints_total", "outcome", "wasted");
         }
-        for (slot, why) in self.inventory.retire(now) {
-            self.retired(why.as_str());
-            self.discard(slot.id, slot.container);
+        for (slot, why) in self.inventory.remove_unusable(now) {
+            self.count_removal(why.as_str());
+            self.remove(slot.id, slot.container);
         }
         let quiet = self.last_claim.is_none_or(|claim| now - claim >= QUIET) || self.inventory.is_low();
         if self.late_binding.is_ok()
-            && self.surveyed
+            && self.is_listed
             && !self.closed.is_cancelled()
             && quiet
-            && self.inventory.wants(now)
+            && self.inventory.wants_slot(now)
         {
             let slot = SlotId::random();
             self.inventory.coming(slot);
@@ -380,12 +383,12 @@ impl State {
             let closed = self.closed.clone();
             self.tasks.spawn(async move {
                 let outcome = start(&world, &profile, slot, &closed).await.map_err(|NotStarted(why)| why);
-                let _ = myself.cast(Message::Came { slot, outcome });
+                let _ = myself.cast(Message::StartEnded { slot, outcome });
             });
         }
-        let is_kept = self.inventory.target() + self.inventory.counts().free > 0 && self.late_binding.is_ok();
-        if is_kept && self.image_looked_at.is_none_or(|looked| now - looked >= IMAGE_LOOK) {
-            self.image_looked_at = Some(now);
+        let has_slots = self.inventory.target() + self.inventory.counts().free > 0 && self.late_binding.is_ok();
+        if has_slots && self.image_checked_at.is_none_or(|checked| now - checked >= IMAGE_CHECK) {
+            self.image_checked_at = Some(now);
             let (world, profile, myself) = (Arc::clone(&self.world), Arc::clone(&self.profile), myself.clone());
             self.tasks.spawn(async move {
                 if let Ok(Some(image)) = world.engine.image_id(&profile.image).await {
@@ -395,12 +398,12 @@ impl State {
         }
     }
 
-    /// In the background, and not with the actor: it is tried until it succeeds.
-    fn discard(&mut self, slot: SlotId, container: ContainerId) {
+    /// Removes a slot in a background task that outlives the actor, because the removal is retried until it succeeds.
+    fn remove(&mut self, slot: SlotId, container: ContainerId) {
         let (world, myself) = (Arc::clone(&self.world), self.myself.clone());
         self.removing += 1;
         tokio::spawn(async move {
-            discard(&world, slot, container).await;
+            remove_slot(&world, slot, container).await;
             let _ = myself.cast(Message::Removed);
         });
     }
@@ -417,11 +420,11 @@ impl State {
             late_binding: self.late_binding.clone(),
             last_error: self.last_error.clone(),
             retry_at: self.inventory.not_before(),
-            tally: self.tally,
+            counters: self.counters,
         }
     }
 
-    fn retired(&self, why: &'static str) {
+    fn count_removal(&self, why: &'static str) {
         self.count("sandboxd_pool_slots_retired_total", "why", why);
     }
 
@@ -429,7 +432,7 @@ impl State {
         metrics::counter!(counter, "profile" => self.profile.name.to_string(), label => value).increment(1);
     }
 
-    fn publish(&self) {
+    fn publish_gauges(&self) {
         let counts = self.inventory.counts();
         for (state, count) in [("free", counts.free), ("coming", counts.coming), ("taken", counts.taken)] {
             metrics::gauge!("sandboxd_pool_slots", "profile" => self.profile.name.to_string(), "state" => state)
@@ -438,33 +441,33 @@ impl State {
     }
 }
 
-/// Removes what is left of a slot, unless it has become a chat's since it was seen.
-async fn discard(world: &World, slot: SlotId, container: ContainerId) {
-    let mut pause = FIRST_PAUSE;
+/// Removes a slot, unless it has become a chat's sandbox since it was observed.
+async fn remove_slot(world: &World, slot: SlotId, container: ContainerId) {
+    let mut delay = FIRST_DELAY;
     loop {
-        // A drain removes hundreds at once, and callers wait for the same engine. Each try has a turn of its own: slots
-        // that cannot be removed would keep all turns for ever.
-        let turn = world.turns.take(Lane::Expiry, Tenant::Service).await;
+        // A drain removes hundreds of slots at once, while callers wait for the same engine. Each try takes a permit of
+        // its own: slots that cannot be removed would hold all permits for ever.
+        let permit = world.turns.acquire(Lane::Expiry, Tenant::Service).await;
         let is_gone = match world.engine.inspect(container.as_str()).await {
-            // What is a chat's by now is shown with the chat's labels.
+            // A claimed container carries the labels of its chat.
             Ok(Some(seen)) if SessionLabels::decode(&seen.labels).is_ok() => return,
-            Ok(Some(_)) => world.engine.try_to_discard(&container).await,
+            Ok(Some(_)) => world.engine.try_remove(&container).await,
             Ok(None) => true,
-            // It may be a chat's.
+            // The container may belong to a chat.
             Err(_) => false,
         };
-        drop(turn);
+        drop(permit);
         if is_gone {
             break;
         }
-        tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(LONGEST_PAUSE);
+        tokio::time::sleep(delay).await;
+        delay = (delay * 2).min(LONGEST_DELAY);
     }
     world.slots.clear(slot).await;
 }
 
-/// What was not delivered.
-fn lost(error: ractor::MessagingErr<Option<Slot>>) -> Option<Slot> {
+/// Returns the slot that was not delivered.
+fn undelivered(error: ractor::MessagingErr<Option<Slot>>) -> Option<Slot> {
     match error {
         ractor::MessagingErr::SendErr(slot) => slot,
         _ => None,

@@ -1,14 +1,14 @@
-//! How a slot becomes a chat's sandbox.
+//! Claims: making a slot the sandbox of a chat.
 //!
 //! ```text
 //! take ─┬─ is the image still the profile's? ───────┬─▶ claim ─┬─ copy ──┬─┬─▶ claim and record committed, answered
 //!       └─ the chat's directory ─▶ mounts ─▶ program ┘          └─ ready ─┘ └─▶ rename to the chat's name
 //! ```
 //!
-//! A failure before the claim has its copy is no failure of the create: the slot is given up, and a container is made. The
-//! claim is committed together with the sandbox's record, so a warm create costs one flush. No create waits for the new
-//! name, which takes an engine some milliseconds: a container with a claim is known by its chat's name already, see
-//! [`ClaimedLabels`](crate::engine::claimed::ClaimedLabels).
+//! A failure before the claim is copied does not fail the create: the slot is removed, and a container is created
+//! instead. The claim is committed together with the sandbox's record, so a warm create costs one flush. No create
+//! waits for the rename, which takes an engine some milliseconds: a container with a claim is found by its chat's name
+//! already, see [`ClaimedLabels`](crate::engine::claimed::ClaimedLabels).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,11 +32,11 @@ use crate::ports::slot::{NotBound, Slot};
 use crate::root;
 use crate::sandboxes::ask_within;
 
-/// Whoever keeps the slots answers at once, or not at all.
+/// The time limit for the pool, which answers at once or not at all.
 const ANSWER_LIMIT: Duration = Duration::from_secs(1);
 
-/// Launches a sandbox by claiming a slot. `None`: there is none, or it did not become the chat's; nothing of it is in the
-/// way of a container that is made for the chat.
+/// Launches a sandbox by claiming a slot. Returns `None` if there is no slot, or if it could not be bound. The slot
+/// then does not block a new container of the chat.
 pub async fn claim(
     world: &World,
     root: &ActorRef<root::Message>,
@@ -57,17 +57,17 @@ pub async fn claim(
         let ready = cancelled.run_until_cancelled(ready);
         let claim = Arc::new(Claim::new(&slot, session, chat, &binding));
         world.claims.insert(Arc::clone(&claim));
-        // Written while the program starts.
+        // The copy is written while the program starts.
         let remember = async { world.slots.remember(&claim).await.map_err(not_bound) };
-        let (ready, remembered) = tokio::join!(ready, remember);
-        remembered.map(|()| (ready.unwrap_or(Err(StartFailure::Deleted)), claim))
+        let (ready, copied) = tokio::join!(ready, remember);
+        copied.map(|()| (ready.unwrap_or(Err(StartFailure::Deleted)), claim))
     };
     let (ready, claim) = match started.await {
         Ok(started) => started,
         Err(error) => {
-            tracing::warn!(slot.id = %slot.id, container.id = %container, %error, "a slot is given up");
-            // The pool leaves a slot alone that has a claim, so the claim goes before the pool is told.
-            world.clear(session).await;
+            tracing::warn!(slot.id = %slot.id, container.id = %container, %error, "claimed slot not bound; removing it");
+            // The pool keeps a slot that has a claim, so the claim is removed before the pool is notified.
+            world.remove_session(session).await;
             drop(handed_out);
             return None;
         }
@@ -88,7 +88,7 @@ pub async fn claim(
     })
 }
 
-/// All that makes it the chat's, side by side where nothing depends on the other.
+/// Binds the slot to the chat. Independent steps run concurrently.
 async fn bind(
     world: &World,
     request: &CreateRequest,
@@ -99,7 +99,7 @@ async fn bind(
     let is_current = async {
         let image = world.engine.image_id(&request.profile.image).await.map_err(not_bound)?;
         let same = image.as_deref() == Some(slot.image_id.as_str());
-        if same { Ok(()) } else { Err(NotBound("its image was rebuilt meanwhile".to_owned())) }
+        if same { Ok(()) } else { Err(NotBound("the image was rebuilt meanwhile".to_owned())) }
     };
     let prepare = async {
         let directory = world.directories.prepare(request.chat, request.profile.user).await.map_err(not_bound)?;
@@ -107,20 +107,23 @@ async fn bind(
         world.slots.bind(slot.id, session, &binding).await?;
         Ok(binding)
     };
-    // All of them to their end: what is given up must not be changed any more.
+    // Both steps run to their end, so that a removed slot is not changed any more.
     let (current, prepared) = tokio::join!(is_current, prepare);
     let binding = prepared?;
     current.map(|()| binding)
 }
 
-/// An engine writes to the disk for a new name. It does so once the create is answered, which waits for the same disk.
+/// The delay before a rename. An engine writes to disk for it, and the answer of the create waits for the same disk.
 const RENAME_DELAY: Duration = Duration::from_millis(50);
 
-/// What does not succeed now is done when the containers are listed the next time.
+/// Renames a claimed container. A failed rename is retried with the next listing.
 async fn rename(engine: Bounded, container: ContainerId, name: ContainerName) {
     tokio::time::sleep(RENAME_DELAY).await;
     if let Err(error) = engine.rename(&container, &name).await {
-        tracing::debug!(container.id = %container, container.name = %name, %error, "a slot keeps its name for now");
+        tracing::debug!(
+            container.id = %container, container.name = %name, %error,
+            "claimed slot not renamed; retrying with the next listing"
+        );
     }
 }
 
@@ -128,7 +131,7 @@ fn not_bound(error: impl std::fmt::Display) -> NotBound {
     NotBound(error.to_string())
 }
 
-/// Tells the pool what became of a slot, also if whoever claimed it is no more.
+/// Reports the outcome of a claim to the pool, also if the claim is cancelled.
 struct HandedOut<'a> {
     root: &'a ActorRef<root::Message>,
     profile: ProfileName,

@@ -1,8 +1,9 @@
-//! Claims: which containers were slots once, whose sandboxes they are, and what they were bound with.
+//! The claims: containers that were slots, the chats that they belong to, and their bindings.
 //!
-//! An engine cannot change a container's labels, so a slot that became a sandbox keeps the labels of a slot. Its claim says
-//! what the labels would be. A claim is a journal entry, written in the commit that promises the sandbox; [`Claims`] is an
-//! index of the claims in memory. A claim enters the index when its slot is bound, and leaves it with its session.
+//! An engine cannot change a container's labels, so a claimed slot keeps the labels of a slot. Its claim holds the
+//! labels of its session. A claim is a journal entry, written in the commit that acknowledges the sandbox. [`Claims`]
+//! is an index of the claims in memory. A claim enters the index when its slot is bound, and leaves it with its
+//! session.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,18 +14,17 @@ use crate::domain::host_path::HostPath;
 use crate::domain::ids::{ChatId, ContainerId, SessionId, SlotId};
 use crate::ports::slot::Slot;
 
-/// What a slot was bound with when it became a session's. The values of the environment may be secrets; `Debug` does not
-/// show them.
+/// The binding of a slot to a session. The values of the environment may be secrets; `Debug` does not show them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Claim {
     pub slot: SlotId,
     pub session: SessionId,
     pub chat: ChatId,
     pub container: ContainerId,
-    /// Those that a container made for the session would have.
+    /// The labels of a container created for the session.
     pub labels: BTreeMap<String, String>,
     pub environment: Environment,
-    /// The host's path, by where it is mounted.
+    /// The host path of each mount target.
     pub mounts: BTreeMap<String, HostPath>,
 }
 
@@ -43,7 +43,7 @@ impl Claim {
     }
 }
 
-/// The claims, by slot, session and chat. The journal decides which claims there are; this is a cache of it.
+/// The claims, by slot, session and chat. The journal is the authority; this is a cache of it.
 #[derive(Debug, Default)]
 pub struct Claims(Mutex<Index>);
 
@@ -51,7 +51,7 @@ pub struct Claims(Mutex<Index>);
 struct Index {
     sessions: HashMap<SessionId, Arc<Claim>>,
     slots: HashMap<SlotId, SessionId>,
-    /// The newest session last. A chat has more than one only while an old one is being removed.
+    /// The newest session is last. A chat has more than one only while an old session is being removed.
     chats: HashMap<ChatId, Vec<SessionId>>,
 }
 

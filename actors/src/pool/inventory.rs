@@ -1,4 +1,4 @@
-//! What a pool holds, what it hands out, and what it wants done. Pure: times go in, decisions come out.
+//! The pure state of a pool: slots, claims and hints. Times go in, decisions come out.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -10,77 +10,77 @@ use crate::domain::profile::PoolTargets;
 use crate::ports::clock::Timestamp;
 use crate::ports::slot::Slot;
 
-/// For so long a claim counts as recent.
+/// The time for which a claim counts as recent.
 const RECENT: TimeDelta = TimeDelta::minutes(1);
 
-/// Between two tries to start a slot, after the first one that failed and at most.
-const FIRST_PAUSE: TimeDelta = TimeDelta::seconds(1);
-const LONGEST_PAUSE: TimeDelta = TimeDelta::minutes(1);
+/// The first and the longest delay between two tries to start a slot.
+const FIRST_DELAY: TimeDelta = TimeDelta::seconds(1);
+const LONGEST_DELAY: TimeDelta = TimeDelta::minutes(1);
 
-/// One that is about to be too old is handed out, but its successor is started already: in tenths of its life.
+/// The age, in tenths of the maximum age, from which a slot's successor is started. The slot can still be claimed.
 const AGEING: i32 = 9;
 
 #[derive(Debug)]
 pub struct Inventory {
     targets: PoolTargets,
     slots: BTreeMap<SlotId, Stage>,
-    /// Which image the profile's name stands for, once that is known.
+    /// The id of the profile's image, once it is known.
     image: Option<String>,
     claims: VecDeque<Timestamp>,
     hints: Vec<Hint>,
     failures: u32,
     not_before: Option<Timestamp>,
-    /// No slot is wanted until the pool is filled again.
+    /// The pool wants no slots until it is filled again.
     is_drained: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Stage {
-    /// Being started, or found again and not yet known to wait.
+    /// The slot is being started, or was listed and is not yet known to be free.
     Coming,
     Free(Slot),
-    /// Handed out. What became of it is not known yet.
+    /// The slot is claimed, and the outcome of the claim is not known yet.
     Taken(ContainerId),
 }
 
-/// A sandbox will be wanted soon.
+/// An announcement that a sandbox will be requested soon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Hint {
-    /// By whoever comes first, if absent.
+    /// Any chat, if absent.
     chat: Option<ChatId>,
     until: Timestamp,
 }
 
-/// What came of a hint.
+/// The outcome of a hint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hinted {
-    /// A slot is kept, or being started, beyond those that are kept anyway.
+    /// A slot is kept, or started, in addition to the usual number.
     Preparing { until: Timestamp },
-    /// As many hints as are allowed are waiting to come true.
+    /// The allowed number of hints is reached.
     OverBudget { limit: usize },
 }
 
-/// Why a slot is removed without having been used.
+/// The reason for the removal of an unused slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Retired {
+pub enum RemovalReason {
     Aged,
     /// The image was rebuilt.
     Stale,
-    /// There are more than are wanted.
+    /// There are more slots than the target.
     Surplus,
 }
 
-impl Retired {
+impl RemovalReason {
     pub fn as_str(self) -> &'static str {
         match self {
-            Retired::Aged => "aged",
-            Retired::Stale => "stale",
-            Retired::Surplus => "surplus",
+            RemovalReason::Aged => "aged",
+            RemovalReason::Stale => "stale",
+            RemovalReason::Surplus => "surplus",
         }
     }
 }
 
-/// How many there are of each.
+/// The number of slots in each stage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counts {
     pub free: usize,
@@ -88,7 +88,7 @@ pub struct Counts {
     pub taken: usize,
 }
 
-/// What a claim got, and whether somebody had said that it would come.
+/// The slot of a claim, and whether a hint announced the claim.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Claimed {
     pub slot: Option<Slot>,
@@ -109,13 +109,13 @@ impl Inventory {
         }
     }
 
-    /// Wants no more slots; those that are free, and those on their way once they have come, are surplus.
+    /// Stops wanting slots. Free slots become surplus, and starting slots do so once they have started.
     pub fn drain(&mut self) {
         self.is_drained = true;
         self.hints.clear();
     }
 
-    /// Wants as many slots as ever.
+    /// Wants slots again.
     pub fn fill(&mut self) {
         self.is_drained = false;
         self.not_before = None;
@@ -125,50 +125,50 @@ impl Inventory {
         self.is_drained
     }
 
-    /// The oldest one that is still good. It is handed out once and for all.
+    /// Claims the oldest usable slot. A slot is never claimed twice.
     pub fn claim(&mut self, chat: ChatId, now: Timestamp) -> Claimed {
         self.claims.push_back(now);
         let hint = self.hints.iter().position(|hint| hint.chat == Some(chat));
         let hint = hint.or_else(|| self.hints.iter().position(|hint| hint.chat.is_none()));
         let was_hinted = hint.map(|hint| self.hints.remove(hint)).is_some();
-        let good = self.free().filter(|slot| self.verdict(slot, now).is_none());
-        let slot = good.min_by_key(|slot| (slot.created_at, slot.id)).cloned();
+        let usable = self.free().filter(|slot| self.removal_reason(slot, now).is_none());
+        let slot = usable.min_by_key(|slot| (slot.created_at, slot.id)).cloned();
         if let Some(slot) = &slot {
             self.slots.insert(slot.id, Stage::Taken(slot.container.clone()));
         }
         Claimed { slot, was_hinted }
     }
 
-    /// What was handed out is somebody's by now, or gone.
-    pub fn settled(&mut self, slot: SlotId) {
+    /// Removes a slot that is bound or gone.
+    pub fn remove(&mut self, slot: SlotId) {
         self.slots.remove(&slot);
     }
 
-    pub fn knows(&self, slot: SlotId) -> bool {
+    pub fn contains(&self, slot: SlotId) -> bool {
         self.slots.contains_key(&slot)
     }
 
-    /// A slot is being started, or looked at.
+    /// Adds a slot that is being started or checked.
     pub fn coming(&mut self, slot: SlotId) {
         self.slots.insert(slot, Stage::Coming);
     }
 
-    pub fn came(&mut self, slot: Slot) {
+    pub fn started(&mut self, slot: Slot) {
         self.failures = 0;
         self.not_before = None;
         self.slots.insert(slot.id, Stage::Free(slot));
     }
 
-    /// It did not come. The next try has to wait, longer and longer.
+    /// Removes a slot that did not start. The delay before the next start grows with each failure.
     pub fn failed(&mut self, slot: SlotId, now: Timestamp) {
         self.slots.remove(&slot);
-        let pause = FIRST_PAUSE * 2i32.pow(self.failures.min(6));
+        let delay = FIRST_DELAY * 2i32.pow(self.failures.min(6));
         self.failures = self.failures.saturating_add(1);
-        self.not_before = Some(now + pause.min(LONGEST_PAUSE));
+        self.not_before = Some(now + delay.min(LONGEST_DELAY));
     }
 
-    /// Takes a free slot out, for it has died. Others are not this pool's to judge.
-    pub fn died(&mut self, slot: SlotId) -> Option<Slot> {
+    /// Removes a dead slot if it is free. Claimed and starting slots are not judged here.
+    pub fn remove_dead(&mut self, slot: SlotId) -> Option<Slot> {
         match self.slots.get(&slot) {
             Some(Stage::Free(_)) => match self.slots.remove(&slot) {
                 Some(Stage::Free(slot)) => Some(slot),
@@ -178,8 +178,8 @@ impl Inventory {
         }
     }
 
-    /// Which image the profile's name stands for now.
-    pub fn image_is(&mut self, image: String) {
+    /// Sets the id of the profile's image.
+    pub fn set_image(&mut self, image: String) {
         self.image = Some(image);
     }
 
@@ -202,7 +202,7 @@ impl Inventory {
         Hinted::Preparing { until }
     }
 
-    /// Forgets the hints that did not come true in time; answers how many.
+    /// Removes the expired hints. Returns their number.
     pub fn expire_hints(&mut self, now: Timestamp) -> usize {
         let before = self.hints.len();
         self.hints.retain(|hint| hint.until > now);
@@ -213,32 +213,33 @@ impl Inventory {
         self.hints.len()
     }
 
-    /// Takes out what must not be handed out any more, and what is too much.
-    pub fn retire(&mut self, now: Timestamp) -> Vec<(Slot, Retired)> {
+    /// Removes the free slots that must not be claimed, and the surplus.
+    pub fn remove_unusable(&mut self, now: Timestamp) -> Vec<(Slot, RemovalReason)> {
         while self.claims.front().is_some_and(|claim| *claim + RECENT <= now) {
             self.claims.pop_front();
         }
-        let mut retired: Vec<_> =
-            self.free().filter_map(|slot| Some((slot.clone(), self.verdict(slot, now)?))).collect();
-        let mut good: Vec<_> = self.free().filter(|slot| self.verdict(slot, now).is_none()).cloned().collect();
-        good.sort_by_key(|slot| slot.created_at);
-        // One that is about to be too old makes room for its successor once that has come.
-        let surplus = good.len().saturating_sub(self.target());
-        retired.extend(good.into_iter().take(surplus).map(|slot| (slot, Retired::Surplus)));
-        for (slot, _) in &retired {
+        let mut removed: Vec<_> =
+            self.free().filter_map(|slot| Some((slot.clone(), self.removal_reason(slot, now)?))).collect();
+        let mut usable: Vec<_> = self.free().filter(|slot| self.removal_reason(slot, now).is_none()).cloned().collect();
+        usable.sort_by_key(|slot| slot.created_at);
+        // An ageing slot is removed once its successor has started.
+        let surplus = usable.len().saturating_sub(self.target());
+        removed.extend(usable.into_iter().take(surplus).map(|slot| (slot, RemovalReason::Surplus)));
+        for (slot, _) in &removed {
             self.slots.remove(&slot.id);
         }
-        retired
+        removed
     }
 
-    /// Whether a slot should be started now. One at a time is enough to catch up, and leaves the engine to those who wait.
-    pub fn wants(&self, now: Timestamp) -> bool {
+    /// Returns whether a slot should be started now. One at a time is enough to catch up, and leaves the engine to
+    /// waiting callers.
+    pub fn wants_slot(&self, now: Timestamp) -> bool {
         let Counts { coming, .. } = self.counts();
-        let lasting = self.free().filter(|slot| !self.is_ageing(slot, now)).count();
-        coming == 0 && lasting < self.target() && self.not_before.is_none_or(|moment| moment <= now)
+        let fresh = self.free().filter(|slot| !self.is_ageing(slot, now)).count();
+        coming == 0 && fresh < self.target() && self.not_before.is_none_or(|moment| moment <= now)
     }
 
-    /// More than half of what is wanted is missing.
+    /// Returns whether more than half of the target is missing.
     pub fn is_low(&self) -> bool {
         self.counts().free * 2 < self.target()
     }
@@ -262,7 +263,7 @@ impl Inventory {
         counts
     }
 
-    /// When a slot may be started again, after one did not come.
+    /// Returns the time before which no slot is started, after a failed start.
     pub fn not_before(&self) -> Option<Timestamp> {
         self.not_before
     }
@@ -271,12 +272,12 @@ impl Inventory {
         self.slots.values().filter_map(|stage| if let Stage::Free(slot) = stage { Some(slot) } else { None })
     }
 
-    /// Why the slot must not be handed out, if it must not.
-    fn verdict(&self, slot: &Slot, now: Timestamp) -> Option<Retired> {
+    /// Returns why the slot must not be claimed.
+    fn removal_reason(&self, slot: &Slot, now: Timestamp) -> Option<RemovalReason> {
         if self.image.as_ref().is_some_and(|image| *image != slot.image_id) {
-            Some(Retired::Stale)
+            Some(RemovalReason::Stale)
         } else if now - slot.created_at >= self.max_age() {
-            Some(Retired::Aged)
+            Some(RemovalReason::Aged)
         } else {
             None
         }

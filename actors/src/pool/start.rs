@@ -1,31 +1,30 @@
-//! How a slot comes into being: behind everybody who waits for the engine.
+//! Starts a slot, behind every caller that waits for the engine.
 
 use tokio_util::sync::CancellationToken;
 
 use crate::chat::World;
 use crate::chat::effects::readiness::has_ended;
-use crate::domain::container::{compose_slot, places, spec_hash};
+use crate::domain::container::{compose_slot, late_mount_points, spec_hash};
 use crate::domain::ids::SlotId;
 use crate::domain::labels::SlotLabels;
 use crate::domain::profile::{Network, Profile};
 use crate::ports::engine::EngineError;
 use crate::ports::slot::Slot;
 
-/// Why a slot did not come.
+/// The reason why a slot did not start.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub(super) struct NotStarted(pub(super) String);
 
-/// Starts a slot, unless the pool is closed before it is its turn. What is left of one that fails is removed before this
-/// answers.
+/// Starts a slot, unless the pool is closed before a permit is free. A failed slot is removed before this returns.
 pub(super) async fn start(
     world: &World,
     profile: &Profile,
     id: SlotId,
     closed: &CancellationToken,
 ) -> Result<Slot, NotStarted> {
-    let turn = closed.run_until_cancelled(world.turns.take_in_a_quiet_moment()).await;
-    let turn = turn.ok_or_else(|| NotStarted("the service ends".into()))?;
+    let permit = closed.run_until_cancelled(world.turns.acquire_when_half_free()).await;
+    let permit = permit.ok_or_else(|| NotStarted("the service is shutting down".into()))?;
     let image = world.engine.image_id(&profile.image).await.map_err(failed)?;
     let image_id = image.ok_or_else(|| failed(EngineError::ImageNotFound { image: profile.image.clone() }))?;
     let created_at = world.clock.now();
@@ -37,9 +36,9 @@ pub(super) async fn start(
         image_id: image_id.clone(),
         created_at,
     };
-    let places = places(&world.mounts);
-    let furnishing = world.slots.prepare(id, &places).await.map_err(failed)?;
-    let spec = compose_slot(&world.mounts, profile, &labels).prepared(furnishing);
+    let places = late_mount_points(&world.mounts);
+    let guest_setup = world.slots.prepare(id, &places).await.map_err(failed)?;
+    let spec = compose_slot(&world.mounts, profile, &labels).prepared(guest_setup);
     let container = match world.engine.create(spec).outcome(std::future::pending()).await {
         Ok(container) => container,
         Err((error, straggler)) => {
@@ -52,11 +51,12 @@ pub(super) async fn start(
     };
     let started = async {
         world.engine.start(&container).await.map_err(failed)?;
-        drop(turn);
+        drop(permit);
         let seen = world.engine.inspect(container.as_str()).await.map_err(failed)?;
-        let seen = seen.filter(|seen| !has_ended(seen)).ok_or_else(|| NotStarted("it ended at once".into()))?;
+        let seen =
+            seen.filter(|seen| !has_ended(seen)).ok_or_else(|| NotStarted("the container exited at once".into()))?;
         if seen.address.is_none() && profile.network != Network::Blocked {
-            return Err(NotStarted("it has no address".into()));
+            return Err(NotStarted("the container has no address".into()));
         }
         world.slots.wait(id, &places).await.map_err(failed)?;
         Ok(seen.address)
@@ -64,7 +64,7 @@ pub(super) async fn start(
     match started.await {
         Ok(address) => Ok(Slot { id, container, address, image_id, created_at }),
         Err(error) => {
-            world.engine.discard(&container).await;
+            world.engine.remove_until_gone(&container).await;
             world.slots.clear(id).await;
             Err(error)
         }

@@ -10,24 +10,25 @@ use crate::domain::ids::ChatId;
 use crate::domain::profile::User;
 use crate::ports::clock::Timestamp;
 
+/// The chats' directories on the host.
 #[async_trait]
 pub trait ChatDirectories: Send + Sync + 'static {
-    /// Makes sure that the chat's directory exists and that `user`, if any, can write to it. It outlives the sandbox.
+    /// Creates the chat's directory if needed and makes it writable for `user`. The directory outlives the sandbox.
     async fn prepare(&self, chat: ChatId, user: Option<User>) -> Result<HostPath, DirectoryError>;
 
-    /// Removes the chat's directory with all that is in it. Returns whether there was one. No link is followed.
+    /// Removes the chat's directory and its contents without following links. Returns whether there was a directory.
     async fn remove(&self, chat: ChatId) -> Result<bool, DirectoryError>;
 
-    /// Finishes removals that were interrupted.
+    /// Finishes interrupted removals.
     async fn finish_removals(&self) -> Result<(), DirectoryError>;
 
     /// Returns the chats that have a directory, in no particular order.
     async fn list(&self) -> Result<Vec<ChatId>, DirectoryError>;
 
-    /// Returns when the chat's directory was last changed or marked. `None`: there is none.
+    /// Returns when the chat's directory was last changed or marked. `None`: the chat has no directory.
     async fn changed_at(&self, chat: ChatId) -> Result<Option<Timestamp>, DirectoryError>;
 
-    /// Marks the chat's directory, if there is one, as in use now.
+    /// Marks the chat's directory, if it exists, as in use now.
     async fn mark_used(&self, chat: ChatId) -> Result<(), DirectoryError>;
 }
 
@@ -36,7 +37,7 @@ pub trait ChatDirectories: Send + Sync + 'static {
 pub struct DirectoryError {
     pub path: String,
     pub message: String,
-    /// Its disk is full, or a quota of it. It works again once there is space.
+    /// The disk or a quota is full. The directory works again when there is space.
     pub is_full: bool,
 }
 

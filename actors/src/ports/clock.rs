@@ -1,4 +1,4 @@
-//! The time, as a port: deadlines are promises that survive a restart, so they are wall-clock times.
+//! The port to the clock. Deadlines survive a restart, so they are wall-clock times.
 
 use chrono::{DateTime, Utc};
 

@@ -1,12 +1,12 @@
 //! The port to a container engine, in the words of the core.
 //!
-//! An implementation translates; it decides nothing. Three rules keep the core safe on top of any engine:
+//! An implementation translates and makes no decisions. Three rules keep the core safe on top of any engine:
 //!
-//! - **Unknown is not gone.** `Ok(None)` from [`Engine::inspect`] means that the engine said so. An engine that could
-//!   not be asked is an error.
-//! - **A call that did not answer may still happen.** [`EngineError::may_have_happened`] tells the errors after which the
-//!   core has to look again.
-//! - **The caller sets the deadline.** [`bounded::Bounded`] puts one on every call.
+//! - **Unknown is not gone.** `Ok(None)` from [`Engine::inspect`] means that the engine reported no such container. An
+//!   engine that does not answer is an error.
+//! - **A call without an answer may still take effect.** [`EngineError::may_have_happened`] identifies the errors after
+//!   which the core must inspect again.
+//! - **The caller sets the limit.** [`Bounded`](crate::engine::bounded::Bounded) limits every call.
 
 pub mod events;
 #[cfg(feature = "fake-engine")]
@@ -27,70 +27,71 @@ use crate::ports::clock::Timestamp;
 use events::EngineEvents;
 use logs::{EngineLogs, LogRange};
 
+/// A container engine.
 #[async_trait]
 pub trait Engine: Send + Sync + 'static {
-    /// Asks the engine who it is; the cheapest way to see that it answers.
+    /// Returns the kind and version of the engine. This is the cheapest check that the engine answers.
     async fn identify(&self) -> Result<EngineIdentity, EngineError>;
 
-    /// Makes sure that the network exists, exactly once.
+    /// Creates the network if it does not exist. There is never a second network of the name.
     async fn ensure_network(&self, network: &NetworkSpec) -> Result<(), EngineError>;
 
-    /// Which image the name stands for at the moment; `None` if for none.
+    /// Returns the id of the image that has this name now.
     async fn image_id(&self, image: &str) -> Result<Option<String>, EngineError>;
 
-    /// Creates, but does not start. A name that is taken is [`EngineError::NameTaken`].
+    /// Creates a container without starting it. If the name is in use, fails with [`EngineError::NameTaken`].
     async fn create(&self, container: &ContainerSpec) -> Result<ContainerId, EngineError>;
 
     async fn start(&self, container: &ContainerId) -> Result<(), EngineError>;
 
-    /// Gives a container another name. One that is taken is [`EngineError::NameTaken`].
+    /// Renames a container. If the name is in use, fails with [`EngineError::NameTaken`].
     async fn rename(&self, container: &ContainerId, name: &ContainerName) -> Result<(), EngineError>;
 
-    /// Looks a container up by id or name, which costs the same however many containers there are.
+    /// Looks a container up by id or name. The cost does not depend on the number of containers.
     async fn inspect(&self, id_or_name: &str) -> Result<Option<Observed>, EngineError>;
 
-    /// Every container of this instance, whatever its state, in one call. Never on a request's path: its cost grows
-    /// with the number of containers. What only an inspection tells (exit, start, health) may be missing.
+    /// Returns every container of this instance, in any state, in one call. Never on a request's path: the cost grows
+    /// with the number of containers. Details of an inspection (exit, start, health) may be missing.
     async fn list(&self, instance: &InstanceName) -> Result<Vec<Observed>, EngineError>;
 
-    /// Lets the container's processes stand still. They keep their memory, and get no processor time.
+    /// Pauses the container's processes. They keep their memory and get no processor time.
     async fn pause(&self, container: &ContainerId) -> Result<(), EngineError>;
 
-    /// Lets the processes of a paused container go on.
+    /// Resumes the processes of a paused container.
     async fn unpause(&self, container: &ContainerId) -> Result<(), EngineError>;
 
-    /// Asks the container's first process to end, and ends it after `grace`; one that is paused goes on for that. One
-    /// that is gone or stopped is fine.
+    /// Stops the container's first process, by force after `grace`. A paused container is resumed first. Succeeds if
+    /// the container is gone or stopped already.
     async fn stop(&self, container: &ContainerId, grace: Duration) -> Result<(), EngineError>;
 
-    /// Removes by force, with its anonymous volumes. One that is gone already is fine.
+    /// Removes a container and its anonymous volumes by force. Succeeds if the container is gone already.
     async fn remove(&self, container: &ContainerId) -> Result<(), EngineError>;
 
-    /// Keeps what the container's processes have written outside its mounts as a snapshot of this origin. They stand
-    /// still for that long, and go on unless they stood still before. Nothing that was said to this container alone
-    /// gets into the snapshot: not its environment, not its labels, not what was started in it.
+    /// Saves the files that the container's processes have written outside its mounts as a snapshot of this origin. The
+    /// container is paused meanwhile, and resumed unless it was paused before. The snapshot does not contain the
+    /// container's environment, labels or command.
     async fn commit(&self, container: &ContainerId, origin: &SnapshotOrigin) -> Result<Snapshot, EngineError>;
 
-    /// Looks a snapshot up, which costs the same however many there are.
+    /// Looks a snapshot up. The cost does not depend on the number of snapshots.
     async fn snapshot(&self, instance: &InstanceName, id: SnapshotId) -> Result<Option<Snapshot>, EngineError>;
 
-    /// The snapshots of this instance, of one chat or of all, in no particular order and in one call.
+    /// Returns the snapshots of this instance, of one chat or of all, in no particular order and in one call.
     async fn snapshots(&self, instance: &InstanceName, chat: Option<ChatId>) -> Result<Vec<Snapshot>, EngineError>;
 
-    /// Removes a snapshot. One that a container was made from stays as long as that container is there.
+    /// Removes a snapshot, unless a container that was created from it exists.
     async fn remove_snapshot(&self, instance: &InstanceName, id: SnapshotId) -> Result<SnapshotRemoval, EngineError>;
 
-    /// Removes what commits have left that began before `before` and never ended.
+    /// Removes the drafts of unfinished commits that began before `before`.
     async fn remove_drafts(&self, instance: &InstanceName, before: Timestamp) -> Result<(), EngineError>;
 
-    /// The last lines of standard output and error, oldest first.
+    /// Returns the last lines of standard output and error, oldest first.
     async fn log_tail(&self, container: &ContainerId, lines: usize) -> Result<Vec<String>, EngineError>;
 
-    /// What the container printed, whether it runs or not, in the order in which the engine got it.
+    /// Streams the output of the container, running or not, in the order in which the engine received it.
     async fn logs(&self, container: &ContainerId, range: LogRange) -> Result<EngineLogs, EngineError>;
 
-    /// What happens to the containers of this instance, from this call on: nothing that happens after it was answered
-    /// is missing, until the stream ends. It ends only with an error, after which events are lost.
+    /// Streams the events of the containers of this instance. The stream has every event from the answer to this call
+    /// on. It ends only with an error, after which events are lost.
     async fn watch(&self, instance: &InstanceName) -> Result<EngineEvents, EngineError>;
 }
 
@@ -100,26 +101,26 @@ pub struct EngineIdentity {
     pub kind: String,
     pub version: String,
     pub api_version: String,
-    /// Where it was found, such as `unix:///var/run/docker.sock`.
+    /// The address of the engine, such as `unix:///var/run/docker.sock`.
     pub host: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NetworkSpec {
     pub name: String,
-    /// Sandboxes on it cannot reach each other.
+    /// Sandboxes on this network cannot reach each other.
     pub isolated: bool,
-    /// Which addresses it gets if it has to be created. A network that exists keeps its own.
+    /// The addresses of a new network. An existing network keeps its own.
     pub addresses: AddressRange,
     pub labels: BTreeMap<String, String>,
 }
 
-/// What became of a snapshot that was to be removed.
+/// The result of the removal of a snapshot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SnapshotRemoval {
     Removed,
     NotFound,
-    /// A container was made from it, and is still there.
+    /// A container that was created from it exists.
     InUse,
 }
 
@@ -133,9 +134,9 @@ pub struct Observed {
     pub labels: BTreeMap<String, String>,
     pub state: ContainerState,
     pub started_at: Option<Timestamp>,
-    /// On whichever network it is attached to.
+    /// The address on the network that the container is attached to.
     pub address: Option<IpAddr>,
-    /// Absent where the image has no health check.
+    /// Absent if the image has no health check.
     pub health: Option<Health>,
 }
 
@@ -147,7 +148,7 @@ pub enum ContainerState {
     Paused,
     Restarting,
     Removing,
-    /// Ended; how, where the engine told (a listing does not).
+    /// Ended. The exit is known from an inspection, not from a listing.
     Exited(Option<Exit>),
     Dead,
 }
@@ -159,7 +160,7 @@ pub struct Exit {
 }
 
 impl Exit {
-    /// The signal that ended the process, where the exit code follows the shells' convention.
+    /// Returns the signal that ended the process, if the exit code follows the convention of shells.
     pub fn signal(self) -> Option<i64> {
         (129..=192).contains(&self.code).then(|| self.code - 128)
     }
@@ -172,47 +173,47 @@ pub enum Health {
     Unhealthy,
 }
 
-/// What can go wrong between the service and its engine.
+/// An error of a call to the engine.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum EngineError {
-    /// It could not be reached at all: nothing was done.
+    /// The connection failed: the call had no effect.
     #[error("the engine cannot be reached: {message}")]
     Unreachable { message: String },
-    /// It was asked, and the answer did not come, or not whole.
-    #[error("the engine broke off: {message}")]
+    /// The request was sent, and the response was lost or incomplete.
+    #[error("the engine's response was interrupted: {message}")]
     Interrupted { message: String },
     #[error("the engine did not answer {operation} within {limit:?}")]
     TimedOut { operation: Operation, limit: Duration },
-    #[error("the name {name} is taken")]
+    #[error("the container name {name} is in use")]
     NameTaken { name: String },
-    #[error("the image {image} is not on this engine")]
+    #[error("the engine has no image {image}; pull or build it first")]
     ImageNotFound { image: String },
-    #[error("there is no container {container}")]
+    #[error("the engine has no container {container}")]
     NoSuchContainer { container: String },
     #[error("the engine refused {operation}: {message}")]
     Refused { operation: Operation, message: String },
-    /// It answered something that an engine does not answer.
-    #[error("the engine's answer to {operation} makes no sense: {message}")]
+    /// The response cannot be right.
+    #[error("the engine's response to {operation} is invalid: {message}")]
     InvalidResponse { operation: Operation, message: String },
 }
 
 impl EngineError {
-    /// The engine, not the request, is at fault: the same request may succeed later.
+    /// Whether the fault lies with the engine, not with the request: the same request may succeed later.
     pub fn is_unavailable(&self) -> bool {
         match self {
             Self::Unreachable { .. } | Self::Interrupted { .. } | Self::TimedOut { .. } => true,
-            // By what it does not show: what it shows is dealt with.
+            // The name is in use by a container that the engine does not show; a visible one is handled elsewhere.
             Self::NameTaken { .. } => true,
             _ => false,
         }
     }
 
-    /// The engine may have done, or may yet do, what it was asked to.
+    /// Whether the call may have taken effect or may still do so.
     pub fn may_have_happened(&self) -> bool {
         matches!(self, Self::Interrupted { .. } | Self::TimedOut { .. } | Self::InvalidResponse { .. })
     }
 
-    /// For a metric's label and `error.type`.
+    /// Returns the word for metric labels and `error.type`.
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Unreachable { .. } => "unreachable",
@@ -227,7 +228,7 @@ impl EngineError {
     }
 }
 
-/// What an engine is asked to do; names metrics, spans and errors.
+/// The operations of an engine, as named in metrics, spans and errors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Operation {
     Identify,

@@ -1,4 +1,4 @@
-//! The port to the inside of sandboxes: what one is given from the start, so that the service can work in it later.
+//! The port to guests: the setup of a sandbox through which the service works in it later.
 
 use std::collections::HashSet;
 
@@ -9,67 +9,68 @@ use crate::domain::host_path::HostPath;
 use crate::domain::ids::{ContainerId, SessionId};
 use crate::ports::chat_directories::DirectoryError;
 
+/// Prepares and removes the guest setup of sandboxes.
 #[async_trait]
 pub trait Guests: Send + Sync + 'static {
-    /// Makes ready what the sandbox is to have. `None`: nothing is put into it, and only the engine reaches its inside.
-    /// With `waits`, its program starts with [`Guests::begin`].
+    /// Prepares the guest setup of a sandbox. `None`: the sandbox has no setup and is a guest via engine. With `waits`,
+    /// its program starts with [`Guests::begin`].
     async fn prepare(&self, session: SessionId, waits: bool) -> Result<Option<GuestSetup>, DirectoryError>;
 
-    /// Lets the program of a sandbox start, once it is certain that the sandbox has its caller's volume. An engine looks
-    /// the volume's path up by itself, so another directory may have taken its place since it was checked.
+    /// Starts the program of a sandbox after a check that the sandbox has its caller's volume. The engine resolves the
+    /// volume's path itself, so another directory may have replaced the checked one.
     async fn begin(&self, started: Started<'_>) -> Result<(), NotBegun>;
 
-    /// Nothing is left of the sandbox.
+    /// Removes the guest setup of a sandbox that is gone.
     async fn clear(&self, session: SessionId);
 
-    /// Whether an earlier run of the service has left sessions of which it is not known yet whether they are gone.
+    /// Whether there are sessions of an earlier run of the service that may be gone.
     fn has_inherited(&self) -> bool;
 
-    /// Removes what an earlier run of the service left of sessions that neither the engine nor the journal knows: all but
-    /// these. Sessions of this run are not touched.
+    /// Removes the guest setups of an earlier run of the service, except those of `known` sessions, which the engine or
+    /// the journal has. The sessions of this run are not affected.
     async fn retain(&self, known: &HashSet<SessionId>);
 }
 
-/// A container that the engine has started, with a volume.
+/// A started container with a volume.
 #[derive(Debug, Clone, Copy)]
 pub struct Started<'a> {
     pub session: SessionId,
     pub container: &'a ContainerId,
     pub volume: &'a HostPath,
-    /// Where in the sandbox it is mounted.
+    /// The mount point of the volume in the sandbox.
     pub target: &'a str,
     pub init: Init,
 }
 
-/// Who starts the program of a sandbox.
+/// The process that starts the program of a sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Init {
-    /// The service's init, when it is told to.
+    /// Init, on request of the service.
     Waits,
-    /// The engine: it runs already.
+    /// The engine: the program runs already.
     Absent,
 }
 
-/// Why a sandbox is not to run.
+/// Why the program of a sandbox was not started.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NotBegun {
-    /// It has another directory than its volume, or that cannot be ruled out.
+    /// The sandbox has, or may have, another directory than its volume.
     #[error("{0}")]
     Volume(String),
     #[error("{0}")]
     Init(String),
 }
 
-/// What the service puts into a sandbox.
+/// The additions of the service to a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GuestSetup {
-    /// The program, as a path inside, that is started first and starts the image's own.
+    /// The path in the guest of the first program, which starts the image's own program.
     pub entry_point: String,
     pub mounts: Vec<Mount>,
     pub environment: Vec<(String, String)>,
 }
 
-/// Puts nothing into sandboxes.
+/// A host whose sandboxes have no guest setup.
 #[derive(Debug, Clone, Copy)]
 pub struct NoGuestSetup;
 

@@ -1,7 +1,7 @@
-//! The port to an engine's images, and what an image of ours says about itself.
+//! The port to an engine's images, and the labels of the images that the service builds.
 //!
-//! Beside [`crate::ports::engine::Engine`], and not a part of it: what is asked for here takes minutes and tells of its
-//! progress, and nothing of it is on a sandbox's path.
+//! This port is separate from [`crate::ports::engine::Engine`]: its operations take minutes, report progress and are
+//! not on a sandbox's path.
 
 #[cfg(feature = "fake-engine")]
 pub mod fake;
@@ -16,50 +16,51 @@ use tokio::sync::broadcast;
 
 use crate::ports::clock::Timestamp;
 
+/// The images of an engine.
 #[async_trait]
 pub trait Images: Send + Sync + 'static {
-    /// Every image but the layers that only others consist of.
+    /// Returns every image except intermediate layers.
     async fn list(&self) -> Result<Vec<Image>, ImageError>;
 
     /// Looks an image up by tag or id.
     async fn inspect(&self, reference: &str) -> Result<Option<Image>, ImageError>;
 
-    /// Gets an image from its registry, and answers its id.
+    /// Pulls an image from its registry and returns its id.
     async fn pull(&self, reference: &str, reporter: &Reporter) -> Result<String, ImageError>;
 
-    /// Builds an image, tags it, and answers its id. An image that had the tag before keeps its id and loses the tag.
+    /// Builds and tags an image and returns its id. An image that had the tag before keeps its id and loses the tag.
     async fn build(&self, build: &Build, reporter: &Reporter) -> Result<String, ImageError>;
 
-    /// The images that containers are made of, whether they run or not.
+    /// Returns the images of all containers, running or not.
     async fn in_use(&self) -> Result<BTreeSet<String>, ImageError>;
 
-    /// What an image is made of, from the lowest up; nothing of one that is gone.
+    /// Returns the layers of an image, lowest first; none if the image is gone.
     async fn layers(&self, image: &Image) -> Result<Vec<Layer>, ImageError>;
 
-    /// Removes an image and the layers that only it had. One that is gone already is fine; one that a container or
-    /// another image needs is refused.
+    /// Removes an image and the layers that only it has. Succeeds if the image is gone already; fails if a container or
+    /// another image needs it.
     async fn remove(&self, image: &Image) -> Result<(), ImageError>;
 
-    /// Removes what earlier builds left for later ones; answers how many bytes that freed.
+    /// Removes the build cache and returns the number of freed bytes.
     async fn prune_build_cache(&self) -> Result<u64, ImageError>;
 
-    /// The file system that the engine keeps images on.
+    /// Returns the usage of the file system on which the engine stores images.
     async fn disk(&self) -> Result<Disk, ImageError>;
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Image {
     pub id: String,
-    /// Such as `sandbox:1`. An image that was replaced by a newer one has none.
+    /// Such as `sandbox:1`. An image that a newer one replaced has no tags.
     pub tags: Vec<String>,
-    /// With the layers that it shares with others.
+    /// The size with shared layers.
     pub bytes: u64,
     pub created_at: Timestamp,
     pub labels: BTreeMap<String, String>,
 }
 
 impl Image {
-    /// A reference as engines show it among an image's tags: with its tag, and without what they take for granted.
+    /// Returns a reference as engines show it among an image's tags: with its tag and without the default registry.
     pub fn full_tag(reference: &str) -> String {
         let short = reference.strip_prefix("docker.io/").unwrap_or(reference);
         let short = short.strip_prefix("library/").unwrap_or(short);
@@ -70,29 +71,29 @@ impl Image {
     }
 }
 
-/// A part of an image, which is the same as another's if those below it are, too.
+/// A layer of an image. Images share a layer if they also share all layers below it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Layer {
     pub digest: String,
     pub bytes: u64,
 }
 
-/// What an image is made from.
+/// The input of a build.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Build {
     pub tag: String,
     pub context: Context,
-    /// Where the instructions are within the context.
+    /// The path of the Dockerfile within the context.
     pub dockerfile: String,
     pub arguments: BTreeMap<String, String>,
     pub labels: BTreeMap<String, String>,
 }
 
-/// The files that a build sees: a directory of the host, and what is put beside it.
+/// The files of a build: a directory of the host, and additional files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Context {
     pub directory: PathBuf,
-    /// Where the directory is within the context; empty for the context itself.
+    /// The path of the directory within the context; empty for the context itself.
     pub place: String,
     pub files: BTreeMap<String, Vec<u8>>,
 }
@@ -112,39 +113,39 @@ impl Disk {
     }
 }
 
-/// How far a pull or a build has come.
+/// The progress of a pull or a build.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Progress {
     pub message: String,
-    /// The layer that it is about.
+    /// The layer that the progress is about.
     pub layer: Option<String>,
     pub done_bytes: Option<u64>,
     pub total_bytes: Option<u64>,
 }
 
-/// Tells progress to whoever wants to know. Whoever is too slow for it misses some.
+/// Reports progress to its subscribers. A slow subscriber misses reports.
 #[derive(Debug, Clone)]
 pub struct Reporter(broadcast::Sender<Progress>);
 
 impl Reporter {
-    /// How much is kept for one who is slow.
-    const KEPT: usize = 512;
+    /// The number of reports held for a slow subscriber.
+    const BACKLOG: usize = 512;
 
     pub fn new() -> Self {
-        Self(broadcast::Sender::new(Self::KEPT))
+        Self(broadcast::Sender::new(Self::BACKLOG))
     }
 
-    pub fn tell(&self, progress: Progress) {
-        // Nobody may want to know.
+    pub fn report(&self, progress: Progress) {
+        // There may be no subscriber.
         let _ = self.0.send(progress);
     }
 
-    pub fn say(&self, message: impl Into<String>) {
-        self.tell(Progress { message: message.into(), ..Progress::default() });
+    pub fn report_message(&self, message: impl Into<String>) {
+        self.report(Progress { message: message.into(), ..Progress::default() });
     }
 
-    /// What is told from now on.
-    pub fn listen(&self) -> broadcast::Receiver<Progress> {
+    /// Returns a channel of all reports from now on.
+    pub fn subscribe(&self) -> broadcast::Receiver<Progress> {
         self.0.subscribe()
     }
 }
@@ -157,13 +158,13 @@ impl Default for Reporter {
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ImageError {
-    #[error("the engine does not answer: {reason}")]
+    #[error("the engine is unavailable: {reason}")]
     EngineUnavailable { reason: String },
     #[error("the engine refused: {reason}")]
     Refused { reason: String },
     #[error("image {image} cannot be pulled: {reason}")]
     PullFailed { image: String, registry: String, reason: String },
-    #[error("image {tag} was not built: {reason}{}", at(.step))]
+    #[error("the build of image {tag} failed: {reason}{}", at(.step))]
     BuildFailed {
         tag: String,
         /// The instruction that failed, such as `Step 3/7 : RUN make`.
@@ -174,12 +175,12 @@ pub enum ImageError {
     },
     #[error("repository {repository} cannot be read: {reason}")]
     SourceUnavailable { repository: String, reason: String },
-    #[error("{what} took longer than {limit:?}")]
-    TimedOut { what: String, limit: Duration },
-    #[error("there is no repository {repository}")]
+    #[error("{operation} took longer than {limit:?}")]
+    TimedOut { operation: String, limit: Duration },
+    #[error("no repository {repository} is configured")]
     NoSuchRepository { repository: String },
     /// The builder failed, or the service shuts down.
-    #[error("the builder was interrupted")]
+    #[error("the image builder was interrupted; try again")]
     Interrupted,
 }
 
@@ -188,7 +189,7 @@ fn at(step: &Option<String>) -> String {
 }
 
 impl ImageError {
-    /// For a metric's label.
+    /// Returns the word for metric labels.
     pub fn outcome(&self) -> &'static str {
         match self {
             Self::EngineUnavailable { .. } => "engine_unavailable",

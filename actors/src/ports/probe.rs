@@ -1,10 +1,10 @@
-//! The port through which a started sandbox is asked whether it is ready.
+//! The port for readiness probes of started sandboxes.
 
 use std::net::SocketAddr;
 
 use async_trait::async_trait;
 
-/// One try. The caller bounds its time; an error says why the sandbox is not ready yet.
+/// Probes a sandbox once. The caller limits the time.
 #[async_trait]
 pub trait Probe: Send + Sync + 'static {
     /// Ready if `GET path` answers 200.
@@ -16,10 +16,10 @@ pub trait Probe: Send + Sync + 'static {
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NotReady {
-    /// The sandbox's service refused, or answered something else.
+    /// The sandbox's service refused the connection or returned an unexpected answer.
     #[error("{0}")]
     Refused(String),
-    /// The try failed on this host and says nothing about the sandbox.
+    /// The probe failed on this host, so the state of the sandbox is unknown.
     #[error("{0}")]
-    NotTried(String),
+    NotProbed(String),
 }

@@ -1,4 +1,4 @@
-//! The port to repositories of source code: what is at the head of a branch, and its files in a directory of the host.
+//! The port to repositories of source code: the head of a branch, and a checkout of its files on the host.
 
 use std::path::PathBuf;
 
@@ -7,22 +7,24 @@ use async_trait::async_trait;
 use crate::builder::repository_image::Repository;
 use crate::ports::images::ImageError;
 
+/// Reads repositories.
 #[async_trait]
 pub trait Sources: Send + Sync + 'static {
-    /// The commit that the branch is at.
+    /// Returns the commit at the head of the branch.
     async fn head(&self, repository: &Repository) -> Result<String, ImageError>;
 
-    /// The files of the branch as it is now.
+    /// Checks out the head of the branch.
     async fn check_out(&self, repository: &Repository) -> Result<Checkout, ImageError>;
 }
 
+/// The files of a commit in a directory of the host.
 #[derive(Debug)]
 pub struct Checkout {
     pub directory: PathBuf,
     pub commit: String,
-    /// The directory is there for as long as this is.
-    pub held: Box<dyn Held>,
+    /// Keeps the directory until it is dropped.
+    pub guard: Box<dyn CheckoutGuard>,
 }
 
-/// What removes a checkout when it is dropped.
-pub trait Held: Send + Sync + std::fmt::Debug {}
+/// A guard that removes a checkout when it is dropped.
+pub trait CheckoutGuard: Send + Sync + std::fmt::Debug {}

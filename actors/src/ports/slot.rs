@@ -1,13 +1,13 @@
-//! The port to warm slots: sandboxes that were started before there is a chat for them, and how one becomes a chat's.
+//! The port to slots: sandboxes that are started before a chat needs them.
 //!
-//! A slot's life leads through these steps, each of which a service that starts after a crash recognises:
+//! A slot passes through these states. A service that starts after a crash recognises each of them:
 //!
 //! ```text
-//! furnish ─▶ free ─ take ─▶ taken ─ bind ─▶ bound ─ claim and record, in one commit ─▶ the session's
+//! prepare ─▶ free ─ take ─▶ taken ─ bind ─▶ bound ─ claim and record, in one commit ─▶ the session's
 //! ```
 //!
-//! Only a free slot is ever handed out, and only once: a slot that was taken never becomes free again. Only a slot with a
-//! claim in the journal is taken for a sandbox. A slot between these two is removed.
+//! Only a free slot is taken, and only once: a taken slot never becomes free again. Only a slot with a claim in the
+//! journal counts as a sandbox. A slot between these two states is removed.
 
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -21,78 +21,69 @@ use crate::ports::chat_directories::DirectoryError;
 use crate::ports::clock::Timestamp;
 use crate::ports::guest::GuestSetup;
 
+/// Prepares, takes and binds slots.
 #[async_trait]
 pub trait Slots: Send + Sync + 'static {
-    /// How slots are bound on this host, or why they cannot be.
+    /// Returns how slots are bound on this host, or why they cannot be bound.
     fn late_binding(&self) -> Result<LateBinding, String>;
 
-    /// Makes ready what the slot is to have, with a place for what is mounted later at each of `places`.
-    async fn prepare(&self, slot: SlotId, places: &[String]) -> Result<GuestSetup, DirectoryError>;
+    /// Prepares the guest setup of a slot, with a mount point at each of `targets`.
+    async fn prepare(&self, slot: SlotId, targets: &[String]) -> Result<GuestSetup, DirectoryError>;
 
-    /// Resolves once the slot waits to be bound, and it is certain that it can be.
-    async fn wait(&self, slot: SlotId, places: &[String]) -> Result<(), NotBound>;
+    /// Resolves when the slot waits to be bound and the binding is known to work.
+    async fn wait(&self, slot: SlotId, targets: &[String]) -> Result<(), NotBound>;
 
-    /// Whether the slot was furnished, and never taken.
+    /// Whether the slot was prepared and never taken.
     async fn is_free(&self, slot: SlotId) -> Result<bool, DirectoryError>;
 
-    /// Makes the slot the session's, and nobody else's. This is not undone.
+    /// Assigns the slot to one session. This cannot be undone.
     async fn take(&self, slot: SlotId, session: SessionId) -> Result<(), DirectoryError>;
 
-    /// Brings the chat's directories and environment into the slot, and starts its program.
+    /// Mounts the chat's directories into the slot, sets its environment and starts its program.
     async fn bind(&self, slot: SlotId, session: SessionId, binding: &Binding) -> Result<(), NotBound>;
 
-    /// Stores a copy of the claim beside the sandbox's socket, for the case that the journal is lost.
+    /// Stores a copy of the claim beside the sandbox's socket, in case the journal is lost.
     async fn remember(&self, claim: &Claim) -> Result<(), DirectoryError>;
 
-    /// A session's container, which may have been a slot once, is about to be started again.
+    /// Prepares the restart of a session's container, which may have been a slot.
     async fn open_again(&self, session: SessionId) -> Result<(), NotBound>;
 
-    /// Binds a session's container, which was a slot once, again after it was started again. Does nothing about a
-    /// container that was made for its chat.
+    /// Binds a session's container again after a restart. No effect for a container that was not a slot.
     async fn bind_again(&self, session: SessionId) -> Result<(), NotBound>;
 
-    /// Clears away what an earlier run of the service left of other slots than these.
+    /// Removes the files of all other slots of earlier runs of the service.
     async fn retain(&self, slots: &HashSet<SlotId>);
 
-    /// Nothing is left of the slot. One that is a session's is cleared with it.
+    /// Removes the files of a slot. The files of a slot with a session are removed with the session.
     async fn clear(&self, slot: SlotId);
 }
 
-/// How a chat's directories get into a container that runs already.
+/// How a chat's directories are mounted into a running container.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LateBinding {
-    /// Mounted inside the container, which leaves nothing outside.
+    /// Mounted inside the container, without a trace on the host.
     Injected,
-    /// Mounted on the host, where the container sees it: because they cannot be injected.
+    /// Mounted on the host and propagated into the container, because injection is not possible.
     Propagated { because: String },
 }
 
-impl LateBinding {
-    pub fn as_str(&self) -> &'static str {
-        match self {
-            LateBinding::Injected => "injected",
-            LateBinding::Propagated { .. } => "propagated",
-        }
-    }
-}
-
-/// A slot that can be handed out.
+/// A free slot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Slot {
     pub id: SlotId,
     pub container: ContainerId,
-    /// On the profile's network.
+    /// The address on the profile's network.
     pub address: Option<IpAddr>,
     pub image_id: String,
     pub created_at: Timestamp,
 }
 
-/// Why a slot did not become a chat's. It is of no use to anybody else then.
+/// Why a slot was not bound to a chat. It cannot be used for another chat.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct NotBound(pub String);
 
-/// A host on which every sandbox is made when it is asked for.
+/// A host without slots.
 #[derive(Debug, Clone, Copy)]
 pub struct NoSlots;
 

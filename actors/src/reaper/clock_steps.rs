@@ -1,11 +1,11 @@
-//! Notices when the wall clock and the passing of time disagree: somebody set the clock, or the host slept.
+//! Detects steps of the wall clock against the monotonic clock: the clock was set, or the host slept.
 
 use chrono::TimeDelta;
 use tokio::time::Instant;
 
 use crate::ports::clock::Timestamp;
 
-/// Less than this is a busy host or a clock being slewed, and harmless.
+/// A smaller difference is a busy host or a slewed clock, and harmless.
 const TOLERANCE: TimeDelta = TimeDelta::seconds(5);
 
 #[derive(Debug, Default)]
@@ -14,12 +14,12 @@ pub struct ClockSteps {
 }
 
 impl ClockSteps {
-    /// How far the wall clock has jumped since the last look, if it has.
+    /// Returns the step of the wall clock since the last call.
     pub fn observe(&mut self, wall: Timestamp, monotonic: Instant) -> Option<TimeDelta> {
         let (last_wall, last_monotonic) = self.last.replace((wall, monotonic))?;
         let passed = TimeDelta::from_std(monotonic.saturating_duration_since(last_monotonic)).ok()?;
-        let jump = (wall - last_wall) - passed;
-        (jump.abs() > TOLERANCE).then_some(jump)
+        let step = (wall - last_wall) - passed;
+        (step.abs() > TOLERANCE).then_some(step)
     }
 }
 
@@ -41,7 +41,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_was_set_and_a_host_that_slept_are_told_apart_from_nothing() {
+    fn a_step_in_either_direction_is_reported_once() {
         let (mut steps, start) = (ClockSteps::default(), Instant::now());
         steps.observe(wall(0), start);
         let hour = steps.observe(wall(3601), start + Duration::from_secs(1));

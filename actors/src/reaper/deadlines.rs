@@ -1,5 +1,5 @@
-//! Which chats have a deadline, and which are due. A queue, not a scan: a change costs O(log n), and so does each chat
-//! that is due; a look at a queue in which nothing is due costs nothing.
+//! The deadlines of chats, as a queue: a change costs O(log n), and so does each due chat. A pass without a due chat
+//! costs one look at the first entry.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -9,36 +9,36 @@ use crate::ports::clock::Timestamp;
 #[derive(Debug, Default)]
 pub struct Deadlines {
     queue: BTreeSet<(Timestamp, ChatId)>,
-    of: HashMap<ChatId, Timestamp>,
+    by_chat: HashMap<ChatId, Timestamp>,
 }
 
 impl Deadlines {
-    /// Sets a chat's next deadline in place of the one it had.
+    /// Sets a chat's next deadline, in place of its earlier one.
     pub fn arm(&mut self, chat: ChatId, at: Timestamp) {
-        if let Some(before) = self.of.insert(chat, at) {
+        if let Some(before) = self.by_chat.insert(chat, at) {
             self.queue.remove(&(before, chat));
         }
         self.queue.insert((at, chat));
     }
 
     pub fn disarm(&mut self, chat: ChatId) {
-        if let Some(at) = self.of.remove(&chat) {
+        if let Some(at) = self.by_chat.remove(&chat) {
             self.queue.remove(&(at, chat));
         }
     }
 
-    /// Takes out one chat whose deadline has come, the longest overdue first.
+    /// Removes and returns one due chat, the longest overdue first.
     pub fn pop_due(&mut self, now: Timestamp) -> Option<ChatId> {
         let &(at, chat) = self.queue.first()?;
         if at > now {
             return None;
         }
         self.queue.pop_first();
-        self.of.remove(&chat);
+        self.by_chat.remove(&chat);
         Some(chat)
     }
 
-    /// When the next one comes.
+    /// Returns the time of the next deadline.
     pub fn next(&self) -> Option<Timestamp> {
         self.queue.first().map(|(at, _)| *at)
     }
@@ -104,7 +104,7 @@ mod tests {
                     }
                 }
                 prop_assert_eq!(deadlines.len(), model.len());
-                prop_assert_eq!(deadlines.queue.len(), deadlines.of.len());
+                prop_assert_eq!(deadlines.queue.len(), deadlines.by_chat.len());
             }
         }
     }

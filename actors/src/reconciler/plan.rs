@@ -1,8 +1,8 @@
-//! What to do about the difference between what the engine holds, what was promised, and what is being looked after.
-//! Pure: a listing, the journal's records and the chats that have an actor go in, actions come out.
+//! The decisions of a reconcile pass. Pure: a listing, the journal's records and the chats that have an actor go in,
+//! actions come out.
 //!
-//! A chat that has an actor is never acted on from here: its actor is told what was seen, and decides with what it
-//! knows. So a pass can neither adopt what is being torn down nor remove what was just created.
+//! A pass never acts on a chat that has an actor: it notifies the actor, which decides with its current state. So a
+//! pass can neither adopt a container that is being torn down nor remove one that was just created.
 //!
 //! For a chat without an actor:
 //!
@@ -10,9 +10,9 @@
 //! |---|---|---|
 //! | running or paused | alive, same session | resume, with the record's times, running |
 //! | running or paused | paused, same session | resume, with the record's times, paused |
-//! | running or paused | ended or ill, same session | failed, with the cause |
+//! | running or paused | ended or unhealthy, same session | failed, with the cause |
 //! | running or paused | none | failed, vanished |
-//! | failed or stopped | alive, ended or none | stays so; its restart or its end is its actor's business |
+//! | failed or stopped | alive, ended or none | unchanged; its actor decides about restart and end |
 //! | being deleted | any or none | finish the removal |
 //! | being created | any or none | never acknowledged: remove it |
 //! | any other | half made, same session | remove it |
@@ -20,7 +20,7 @@
 //! | none | alive or ended, and the journal is new | adopt from its labels |
 //! | none | half made, and the journal is new | never acknowledged: remove it |
 //! | none | any, older than the grace or than the service | never acknowledged: remove it |
-//! | none | any, younger | leave it: somebody may be creating it |
+//! | none | any, younger | leave it: it may be being created |
 //!
 //! A container with our label whose labels cannot be read, or whose name is not its chat's, is left alone and reported.
 
@@ -35,29 +35,29 @@ use crate::ports::engine::Observed;
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct PlanInput {
-    /// Every container of the instance, whatever its state.
+    /// Every container of the instance, in any state.
     pub listed: Vec<Found>,
-    /// Containers with our label that are not what they should be, and why.
+    /// Containers with our label that were not recognised, and why.
     pub unrecognised: Vec<(ContainerId, String)>,
     pub records: Vec<Sandbox>,
     /// Chats that have an actor.
     pub adopted: BTreeSet<ChatId>,
-    /// The journal has no history: containers without a record are not suspicious.
+    /// The journal has no history, so a container without a record is not suspicious.
     pub journal_is_new: bool,
     pub now: Timestamp,
-    /// A container made after this may still be on its way to being acknowledged; `None` where none can be.
+    /// A container created after this may still be acknowledged; `None` if no container is being created.
     pub underway_since: Option<Timestamp>,
 }
 
-/// The chats' containers, slots, and what merely claims to be one of them.
+/// The chats' containers, the slots, and the containers that were not recognised, with the cause.
 pub type Recognised = (Vec<Found>, Vec<(SlotLabels, Observed)>, Vec<(ContainerId, String)>);
 
 impl PlanInput {
-    /// Sorts a listing into what is ours and what merely claims to be.
+    /// Sorts a listing into containers of chats, slots, and containers that were not recognised.
     pub fn recognise(instance: &InstanceName, listed: Vec<Observed>) -> Recognised {
         let (mut ours, mut slots, mut unrecognised) = (Vec::new(), Vec::new(), Vec::new());
         for container in listed {
-            // Slots that are nobody's are their pools' business.
+            // Free slots belong to their pools.
             if let Ok(labels) = SlotLabels::decode(&container.labels)
                 && labels.instance == *instance
             {
@@ -76,11 +76,11 @@ impl PlanInput {
 
 #[derive(Debug, Clone, PartialEq)]
 pub enum Action {
-    /// Gives the chat an actor that begins with this sandbox; its status says how to go on.
+    /// Starts an actor for the chat with this sandbox; its status decides the next step.
     Adopt { sandbox: Box<Sandbox>, because: Because },
-    /// Tells the chat's actor which live container the engine holds for it.
+    /// Notifies the chat's actor of the live container that the engine holds for it.
     Tell { chat: ChatId, seen: Option<LiveContainer> },
-    /// Does nothing about a container, and says why.
+    /// Leaves a container alone, and reports why.
     Leave { container: ContainerId, why: String },
 }
 
@@ -135,7 +135,7 @@ fn with_record(record: &Sandbox, seen: Option<&Found>, now: Timestamp) -> Action
     if let Some(found) = seen
         && found.labels.session != record.session
     {
-        return stray(found, now);
+        return remove_unacknowledged(found, now);
     }
     let mut sandbox = record.clone();
     if let Some(found) = seen {
@@ -144,32 +144,32 @@ fn with_record(record: &Sandbox, seen: Option<&Found>, now: Timestamp) -> Action
     }
     let because = match (record.status, seen.map(Found::condition)) {
         (Status::Deleting, _) => Because::RemovalUnfinished,
-        // A record is written when a sandbox is ready; one that says otherwise was never acknowledged.
+        // A record is written when a sandbox is ready. An earlier status was never acknowledged.
         (Status::Creating, _) | (_, Some(Condition::Incomplete)) => {
-            become_status(&mut sandbox, Status::Deleting, Reason::Incomplete, None);
+            set_status(&mut sandbox, Status::Deleting, Reason::Incomplete, None);
             Because::NeverAcknowledged
         }
         (Status::Failed | Status::Stopped, _) => Because::Ended,
         (Status::Running, Some(Condition::Alive)) | (Status::Paused, Some(Condition::Paused)) => Because::Resumed,
         (Status::Running, Some(Condition::Paused)) => {
-            become_status(&mut sandbox, Status::Paused, Reason::Adopted, None);
+            set_status(&mut sandbox, Status::Paused, Reason::Adopted, None);
             Because::Resumed
         }
         (Status::Paused, Some(Condition::Alive)) => {
-            become_status(&mut sandbox, Status::Running, Reason::Adopted, None);
-            // Nobody knows since when. Rather too late an end than too early a one.
+            set_status(&mut sandbox, Status::Running, Reason::Adopted, None);
+            // The time of the resume is unknown. A late expiry is better than an early one.
             sandbox.last_activity_at = now;
             Because::Resumed
         }
         (Status::Running | Status::Paused, Some(Condition::Ended | Condition::Unhealthy)) => {
             let seen = seen.map(|found| found.sandbox(now));
             let (reason, message) = seen.map_or((Reason::Exited, None), |seen| (seen.reason, seen.message));
-            become_status(&mut sandbox, Status::Failed, reason, message);
+            set_status(&mut sandbox, Status::Failed, reason, message);
             Because::Ended
         }
         (Status::Running | Status::Paused, None) => {
-            let message = Some("its container was removed by somebody else".to_owned());
-            become_status(&mut sandbox, Status::Failed, Reason::Vanished, message);
+            let message = Some("the container was removed externally".to_owned());
+            set_status(&mut sandbox, Status::Failed, Reason::Vanished, message);
             Because::Vanished
         }
     };
@@ -179,7 +179,7 @@ fn with_record(record: &Sandbox, seen: Option<&Found>, now: Timestamp) -> Action
 fn without_record(found: &Found, situation: &PlanInput) -> Action {
     let now = situation.now;
     if situation.journal_is_new {
-        // Its record is lost, and labels do not tell of renewals.
+        // The record is lost, and labels do not contain renewals.
         let sandbox = Sandbox { expires_at: found.labels.expires_if_adopted(now), ..found.sandbox(now) };
         let because = match found.condition() {
             Condition::Alive | Condition::Paused => Because::AdoptedFromLabels,
@@ -189,19 +189,19 @@ fn without_record(found: &Found, situation: &PlanInput) -> Action {
         return Action::Adopt { sandbox: Box::new(sandbox), because };
     }
     if situation.underway_since.is_some_and(|since| found.labels.created_at > since) {
-        let why = "it is young and may still be on its way to being acknowledged".to_owned();
+        let why = "the container is young and may still be acknowledged".to_owned();
         return Action::Leave { container: found.container.id.clone(), why };
     }
-    stray(found, now)
+    remove_unacknowledged(found, now)
 }
 
-fn stray(found: &Found, now: Timestamp) -> Action {
+fn remove_unacknowledged(found: &Found, now: Timestamp) -> Action {
     let mut sandbox = found.sandbox(now);
-    become_status(&mut sandbox, Status::Deleting, Reason::Incomplete, None);
+    set_status(&mut sandbox, Status::Deleting, Reason::Incomplete, None);
     Action::Adopt { sandbox: Box::new(sandbox), because: Because::NeverAcknowledged }
 }
 
-fn become_status(sandbox: &mut Sandbox, status: Status, reason: Reason, message: Option<String>) {
+fn set_status(sandbox: &mut Sandbox, status: Status, reason: Reason, message: Option<String>) {
     sandbox.status = status;
     sandbox.reason = reason;
     sandbox.message = message;

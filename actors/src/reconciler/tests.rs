@@ -1,4 +1,5 @@
-//! A pass over an engine and a journal in memory. Root is a puppet: it says who has an actor, and remembers who got one.
+//! A pass over an engine and a journal in memory. Root is a fake: it returns the active chats, and records the
+//! adoptions.
 
 use std::path::Path;
 use std::sync::Mutex;
@@ -30,18 +31,18 @@ struct Stage {
     journal: MemoryJournal,
     world: Arc<World>,
     reconciler: ActorRef<Message>,
-    root: Arc<Mutex<Puppet>>,
+    root: Arc<Mutex<RootState>>,
 }
 
-/// What root is told, and what it answers.
+/// The answers of the fake root, and the messages that it got.
 #[derive(Debug, Default)]
-struct Puppet {
+struct RootState {
     adopted: BTreeSet<ChatId>,
-    /// The sandboxes that got an actor, and what was on disk by then.
+    /// The sandboxes that got an actor, and the records on disk at that time.
     adopts: Vec<(Vec<Sandbox>, Vec<Sandbox>)>,
 }
 
-struct Root(Arc<Mutex<Puppet>>, MemoryJournal);
+struct Root(Arc<Mutex<RootState>>, MemoryJournal);
 
 impl Actor for Root {
     type Msg = root::Message;
@@ -58,27 +59,27 @@ impl Actor for Root {
         message: root::Message,
         (): &mut (),
     ) -> Result<(), ActorProcessingErr> {
-        let mut puppet = self.0.lock().unwrap();
+        let mut state = self.0.lock().unwrap();
         match message {
-            root::Message::Adopted { chats } => drop(chats.send(puppet.adopted.clone())),
-            root::Message::Adopt { sandboxes, adopted } => {
+            root::Message::ActiveChats { chats } => drop(chats.send(state.adopted.clone())),
+            root::Message::Adopt { sandboxes, done } => {
                 let sandboxes: Vec<_> = sandboxes.into_iter().map(|sandbox| *sandbox).collect();
-                puppet.adopted.extend(sandboxes.iter().map(|sandbox| sandbox.chat));
-                puppet.adopts.push((sandboxes, self.1.sandboxes()));
-                let _ = adopted.send(());
+                state.adopted.extend(sandboxes.iter().map(|sandbox| sandbox.chat));
+                state.adopts.push((sandboxes, self.1.sandboxes()));
+                let _ = done.send(());
             }
-            root::Message::AllAdopted { known: told } | root::Message::Seen { told, .. } => drop(told.send(())),
+            root::Message::AllAdopted { done } | root::Message::Observed { done, .. } => drop(done.send(())),
             _ => {}
         }
         Ok(())
     }
 }
 
-/// Nobody is created here.
-struct Nothing;
+/// Probe and directories, which no test here uses.
+struct Unused;
 
 #[async_trait]
-impl Probe for Nothing {
+impl Probe for Unused {
     async fn http(&self, _: std::net::SocketAddr, _: &str) -> Result<(), NotReady> {
         unreachable!()
     }
@@ -88,7 +89,7 @@ impl Probe for Nothing {
 }
 
 #[async_trait]
-impl ChatDirectories for Nothing {
+impl ChatDirectories for Unused {
     async fn prepare(&self, _: ChatId, _: Option<User>) -> Result<HostPath, DirectoryError> {
         unreachable!()
     }
@@ -133,7 +134,7 @@ fn long_ago() -> Timestamp {
     SystemClock.now() - TimeDelta::hours(1)
 }
 
-/// Puts a running container of the chat on the engine; answers the sandbox that it is.
+/// Puts a running container of the chat on the engine. Returns its sandbox.
 fn place(engine: &FakeEngine, chat: ChatId, created_at: Timestamp) -> Sandbox {
     let request = CreateRequest { chat, ttl: Some(PATIENCE * 1000), ..request() };
     let instance = "default".parse().unwrap();
@@ -157,14 +158,14 @@ fn chat(n: u8) -> ChatId {
 }
 
 impl Stage {
-    /// A service that starts with a journal that holds these, or has no history.
+    /// A service whose journal holds these records, or has no history.
     async fn starting(records: Option<Vec<Sandbox>>, engine: FakeEngine) -> Self {
         let journal = MemoryJournal::new();
         let (handle, _) = JournalHandle::start(journal.clone(), PATIENCE, None).await.unwrap();
         Self::with(records, engine, journal, handle).await
     }
 
-    /// The same for a clock that is paused, which does not wait for the journal's thread.
+    /// The same for a paused clock, which does not wait for the journal's thread.
     async fn starting_paused(records: Vec<Sandbox>, engine: FakeEngine) -> Self {
         let journal = MemoryJournal::new();
         let (handle, _) = JournalHandle::start_in_place(journal.clone(), PATIENCE).await.unwrap();
@@ -198,8 +199,8 @@ impl Stage {
             turns: crate::engine::fair_queue::EngineQueue::new(1),
             queue_limit: Duration::from_secs(60),
             capacity: Default::default(),
-            probe: Arc::new(Nothing),
-            directories: Arc::new(Nothing),
+            probe: Arc::new(Unused),
+            directories: Arc::new(Unused),
             guests: Arc::new(crate::ports::guest::NoGuestSetup),
             slots: Arc::new(crate::ports::slot::NoSlots),
             claims: Arc::default(),
@@ -208,6 +209,7 @@ impl Stage {
             teardown: TeardownLimits { graceful: PATIENCE, remove: PATIENCE, total: PATIENCE },
             journal: handle,
             rules: Rules { trust: PATIENCE, profiles: Arc::default(), max_leases: 4, max_lease: PATIENCE },
+            cleanups: Default::default(),
             retention: crate::domain::snapshot::retention::Retention { keep: 5, max_age: Duration::from_secs(3600) },
         });
         let fresh = records.is_none();
@@ -218,8 +220,8 @@ impl Stage {
             last_event: 0,
             fresh,
         };
-        let puppet = Arc::new(Mutex::new(Puppet::default()));
-        let (root, _) = Root::spawn(None, Root(Arc::clone(&puppet), journal.clone()), ()).await.unwrap();
+        let state = Arc::new(Mutex::new(RootState::default()));
+        let (root, _) = Root::spawn(None, Root(Arc::clone(&state), journal.clone()), ()).await.unwrap();
         let arguments = Arguments {
             world: Arc::clone(&world),
             root,
@@ -228,7 +230,7 @@ impl Stage {
             started_at: SystemClock.now(),
         };
         let (reconciler, _) = Reconciler::spawn(None, Reconciler, arguments).await.unwrap();
-        Self { engine, journal, world, reconciler, root: puppet }
+        Self { engine, journal, world, reconciler, root: state }
     }
 
     async fn pass(&self) -> Result<Report, EngineError> {
@@ -240,8 +242,8 @@ impl Stage {
         ask(&self.reconciler, pass).await.unwrap()
     }
 
-    /// As if a chat had been served meanwhile.
-    fn has_an_actor(&self, chat: ChatId) {
+    /// Adds a chat to the active chats, as if it had been served meanwhile.
+    fn add_active(&self, chat: ChatId) {
         self.root.lock().unwrap().adopted.insert(chat);
     }
 
@@ -249,16 +251,16 @@ impl Stage {
         self.world.journal.write(vec![draft]).await.unwrap();
     }
 
-    /// Who got an actor in the last pass, and how.
+    /// The chats that got an actor in the last pass, with their status.
     fn adopted(&self) -> Vec<(ChatId, Status)> {
         let root = self.root.lock().unwrap();
-        let (sandboxes, _) = root.adopts.last().expect("somebody got an actor");
+        let (sandboxes, _) = root.adopts.last().expect("a chat got an actor");
         sandboxes.iter().map(|sandbox| (sandbox.chat, sandbox.status)).collect()
     }
 }
 
 #[tokio::test]
-async fn what_was_promised_and_is_there_gets_its_actor_without_being_written_again() {
+async fn an_acknowledged_live_sandbox_gets_its_actor_without_another_write() {
     let engine = FakeEngine::new();
     let record = place(&engine, chat(1), long_ago());
     let stage = Stage::starting(Some(vec![record]), engine).await;
@@ -269,20 +271,20 @@ async fn what_was_promised_and_is_there_gets_its_actor_without_being_written_aga
 }
 
 #[tokio::test]
-async fn a_pass_never_writes_over_what_a_chat_may_have_written() {
+async fn a_pass_never_overwrites_the_writes_of_a_chat() {
     let engine = FakeEngine::new();
     place(&engine, chat(1), SystemClock.now());
     let stage = Stage::starting(Some(vec![]), engine).await;
     stage.pass().await.unwrap();
-    assert_eq!(stage.adopted(), [(chat(1), Status::Deleting)], "unless it has an actor by now");
-    assert!(stage.journal.sandboxes().is_empty(), "whose sandbox it may be, just created");
+    assert_eq!(stage.adopted(), [(chat(1), Status::Deleting)], "unless the chat has an actor by now");
+    assert!(stage.journal.sandboxes().is_empty(), "the chat may have just created it");
 }
 
 #[tokio::test]
 async fn a_sandbox_that_was_deleted_before_the_first_pass_does_not_come_back() {
     let gone = place(&FakeEngine::new(), chat(1), long_ago());
     let stage = Stage::starting(Some(vec![gone.clone()]), FakeEngine::new()).await;
-    stage.write(Draft::Forget { chat: gone.chat, session: gone.session }).await;
+    stage.write(Draft::Remove { chat: gone.chat, session: gone.session }).await;
     assert!(stage.pass().await.unwrap().actions.is_empty());
 }
 
@@ -295,7 +297,7 @@ async fn a_record_without_a_container_is_still_a_promise() {
 }
 
 #[tokio::test]
-async fn a_pass_that_cannot_list_does_nothing_and_the_next_one_does_it_all() {
+async fn a_pass_that_cannot_list_makes_no_change_and_the_next_pass_succeeds() {
     let engine = FakeEngine::new();
     let record = place(&engine, chat(1), long_ago());
     let stage = Stage::starting(Some(vec![record]), engine).await;
@@ -307,19 +309,19 @@ async fn a_pass_that_cannot_list_does_nothing_and_the_next_one_does_it_all() {
 }
 
 #[tokio::test]
-async fn what_an_earlier_service_asked_for_is_removed_though_it_came_after_the_first_pass() {
+async fn a_container_requested_by_an_earlier_service_is_removed_also_after_the_first_pass() {
     let earlier = SystemClock.now() - TimeDelta::seconds(1);
     let stage = Stage::starting(Some(vec![]), FakeEngine::new()).await;
     stage.pass().await.unwrap();
     place(&stage.engine, chat(1), earlier);
-    // This one may be on its way.
+    // This container may still be acknowledged.
     place(&stage.engine, chat(2), SystemClock.now());
     stage.pass().await.unwrap();
     assert_eq!(stage.adopted(), [(chat(1), Status::Deleting)]);
 }
 
 #[tokio::test]
-async fn a_dry_run_tells_and_changes_nothing() {
+async fn a_dry_run_reports_and_makes_no_change() {
     let engine = FakeEngine::new();
     place(&engine, chat(1), long_ago());
     let stage = Stage::starting(None, engine).await;
@@ -342,7 +344,7 @@ async fn after_the_first_pass_a_container_is_removed_only_if_the_journal_has_no_
 }
 
 #[tokio::test]
-async fn what_labels_tell_is_on_disk_before_it_has_an_actor() {
+async fn a_sandbox_known_by_labels_is_on_disk_before_it_has_an_actor() {
     let engine = FakeEngine::new();
     place(&engine, chat(1), long_ago());
     let stage = Stage::starting(None, engine).await;
@@ -354,7 +356,7 @@ async fn what_labels_tell_is_on_disk_before_it_has_an_actor() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_written_is_not_adopted_and_labels_stay_trusted() {
+async fn a_sandbox_that_cannot_be_saved_is_not_adopted_and_labels_stay_trusted() {
     let engine = FakeEngine::new();
     place(&engine, chat(1), long_ago());
     let stage = Stage::starting(None, engine).await;
@@ -373,37 +375,37 @@ async fn labels_stay_trusted_until_a_chat_that_looks_for_itself_has_its_record()
     let engine = FakeEngine::new();
     let sandbox = place(&engine, chat(1), long_ago());
     let stage = Stage::starting(None, engine).await;
-    stage.has_an_actor(chat(1));
+    stage.add_active(chat(1));
     stage.pass().await.unwrap();
-    assert!(stage.world.journal.is_fresh(), "its actor may still have to find out what it has");
+    assert!(stage.world.journal.is_fresh(), "its actor may still have to inspect its container");
     stage.write(Draft::Save(Box::new(sandbox))).await;
     stage.pass().await.unwrap();
     assert!(!stage.world.journal.is_fresh());
 }
 
 #[tokio::test]
-async fn what_is_being_created_does_not_keep_labels_trusted() {
+async fn a_container_being_created_does_not_keep_labels_trusted() {
     let stage = Stage::starting(None, FakeEngine::new()).await;
     place(&stage.engine, chat(1), SystemClock.now() + TimeDelta::seconds(1));
-    stage.has_an_actor(chat(1));
+    stage.add_active(chat(1));
     stage.pass().await.unwrap();
     assert!(!stage.world.journal.is_fresh(), "no journal that is lost can have promised it");
 }
 
 #[tokio::test]
-async fn a_look_writes_down_what_it_adopts_or_finds_nothing() {
+async fn an_adoption_by_lookup_is_saved_or_fails() {
     let engine = FakeEngine::new();
     let sandbox = place(&engine, chat(1), long_ago());
     let stage = Stage::starting(None, engine).await;
     stage.journal.fail_next(Fault::full());
-    assert!(look(&stage.world, chat(1)).await.is_err());
-    let looked = look(&stage.world, chat(1)).await.unwrap().unwrap();
-    assert_eq!((looked.status, looked.session), (Status::Running, sandbox.session));
-    assert_eq!(stage.journal.sandboxes(), [*looked]);
+    assert!(find_sandbox(&stage.world, chat(1)).await.is_err());
+    let found = find_sandbox(&stage.world, chat(1)).await.unwrap().unwrap();
+    assert_eq!((found.status, found.session), (Status::Running, sandbox.session));
+    assert_eq!(stage.journal.sandboxes(), [*found]);
 }
 
 #[tokio::test]
-async fn a_look_finds_what_a_failed_actor_has_handed_over() {
+async fn a_lookup_finds_the_writes_of_a_failed_actor() {
     let engine = FakeEngine::new();
     let sandbox = place(&engine, chat(1), long_ago());
     let stage = Stage::starting(Some(vec![]), engine).await;
@@ -413,13 +415,13 @@ async fn a_look_finds_what_a_failed_actor_has_handed_over() {
     stage.journal.reached(begun + 1).await;
     let renewed = Sandbox { expires_at: sandbox.expires_at + PATIENCE, ..sandbox };
     stage.world.journal.write_later(vec![Draft::Save(Box::new(renewed.clone()))]);
-    let mut looking = Box::pin(look(&stage.world, chat(1)));
-    assert!(futures_util::poll!(&mut looking).is_pending());
+    let mut finding = Box::pin(find_sandbox(&stage.world, chat(1)));
+    assert!(futures_util::poll!(&mut finding).is_pending());
     gate.open();
-    assert_eq!(looking.await.unwrap().unwrap().expires_at, renewed.expires_at);
+    assert_eq!(finding.await.unwrap().unwrap().expires_at, renewed.expires_at);
 }
 
-/// So many sandboxes whose containers have ended.
+/// `count` sandboxes whose containers have ended.
 fn ended(engine: &FakeEngine, count: u8) -> Vec<Sandbox> {
     let end = |n| {
         let sandbox = place(engine, chat(n), long_ago());
@@ -431,7 +433,7 @@ fn ended(engine: &FakeEngine, count: u8) -> Vec<Sandbox> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn ended_containers_are_looked_at_together_and_not_one_by_one() {
+async fn ended_containers_are_inspected_concurrently() {
     let engine = FakeEngine::new();
     let records = ended(&engine, 100);
     engine.fail_always(Operation::Inspect, EngineFault::Delay(Duration::from_millis(10)));
@@ -440,11 +442,11 @@ async fn ended_containers_are_looked_at_together_and_not_one_by_one() {
     assert_eq!(stage.adopted().len(), 100);
     assert_eq!(stage.engine.calls(Operation::Inspect), 100);
     let at_once = stage.engine.most_under_way(Operation::Inspect);
-    assert!((2..=LOOKS_AT_ONCE).contains(&at_once), "{at_once}");
+    assert!((2..=INSPECTS_AT_ONCE).contains(&at_once), "{at_once}");
 }
 
 #[tokio::test]
-async fn a_container_whose_record_says_that_it_ended_is_not_looked_at() {
+async fn a_container_whose_record_says_that_it_ended_is_not_inspected() {
     let engine = FakeEngine::new();
     let records = ended(&engine, 5).into_iter().map(|record| Sandbox { status: Status::Failed, ..record });
     let stage = Stage::starting(Some(records.collect()), engine).await;
@@ -454,7 +456,7 @@ async fn a_container_whose_record_says_that_it_ended_is_not_looked_at() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_engine_that_does_not_tell_how_containers_ended_holds_up_nobody() {
+async fn an_engine_that_does_not_answer_inspects_does_not_hold_up_a_pass() {
     let engine = FakeEngine::new();
     let records = ended(&engine, 40);
     engine.fail_always(Operation::Inspect, EngineFault::Hang);

@@ -1,5 +1,5 @@
-//! Has chats write down what nobody waits for, some at a time. All of them at once would fill the journal's queue: what
-//! does not fit is lost, and whoever waits for a write is turned away.
+//! Flushes the unsaved changes of chats, in batches. All chats at once would fill the journal's queue: writes that do
+//! not fit are lost, and callers that wait for a write are refused.
 
 use std::time::Duration;
 
@@ -10,29 +10,30 @@ use crate::chat::actor::Message;
 use crate::journal::{JournalError, JournalHandle};
 use crate::sandboxes::ask;
 
-/// A small part of what the journal's queue holds.
-const AT_ONCE: usize = 1024;
+/// A small part of the journal's queue.
+const BATCH: usize = 1024;
 
-/// Before the next try, where the disk does not keep up.
-const PAUSE: Duration = Duration::from_secs(1);
+/// The delay before a retry, if the disk does not keep up.
+const RETRY_DELAY: Duration = Duration::from_secs(1);
 
-/// Stops where the journal does: what those asked so far have given it, it keeps; the others still have theirs.
+/// Flushes the chats until the journal fails. The journal keeps the writes of the chats asked so far; the other chats
+/// still hold theirs.
 pub(crate) async fn flush_unsaved(chats: &[ActorRef<Message>], journal: &JournalHandle) -> Result<(), JournalError> {
-    for some in chats.chunks(AT_ONCE) {
-        // One that has ended has nothing to write.
-        join_all(some.iter().map(|chat| ask(chat, Message::Flush))).await;
+    for batch in chats.chunks(BATCH) {
+        // An actor that has ended has no unsaved changes.
+        join_all(batch.iter().map(|chat| ask(chat, Message::Flush))).await;
         journal.flush().await?;
     }
     Ok(())
 }
 
-/// Goes on until all of it is on disk, or there is no journal to write to.
-pub(super) async fn write_down_in_time(chats: Vec<ActorRef<Message>>, journal: JournalHandle) {
-    // Whoever has written asks the journal for nothing the next time.
+/// Retries until every change is on disk, or the journal has stopped.
+pub(super) async fn flush_until_saved(chats: Vec<ActorRef<Message>>, journal: JournalHandle) {
+    // A chat that has already written makes no write in the next try.
     while let Err(error) = flush_unsaved(&chats, &journal).await {
         if !error.is_temporary() {
-            return tracing::error!(%error, "how the clock has moved deadlines is not written down");
+            return tracing::error!(%error, "times shifted by a clock step not persisted");
         }
-        tokio::time::sleep(PAUSE).await;
+        tokio::time::sleep(RETRY_DELAY).await;
     }
 }

@@ -1,4 +1,4 @@
-//! What root is told and asked: by callers, by its children, and by itself.
+//! The messages of root: from callers, from its children, and from itself.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -21,84 +21,84 @@ use crate::ports::slot::Slot;
 use crate::reconciler::{Report, Trigger};
 use crate::root::limits::LimitKeys;
 
-/// Chats and the actors that serve them. A chat whose actor failed has none until it is started again.
-pub type Adopted = Vec<(ChatId, Option<ActorRef<chat::Message>>)>;
+/// Chats and the actors that serve them. A chat whose actor failed has no actor until its restart.
+pub type Routes = Vec<(ChatId, Option<ActorRef<chat::Message>>)>;
 
 #[derive(Debug)]
 pub enum Message {
-    /// For the chat's actor, which is started if need be.
+    /// A call for the chat's actor, which root starts if there is none.
     Call {
         chat: ChatId,
         call: Call,
     },
-    /// A chat has nothing left to own, having handled so many calls.
+    /// The chat owns no resources, after it has handled this number of calls.
     Retire {
         chat: ChatId,
         incarnation: u64,
         handled: u64,
     },
-    /// A chat has no sandbox any more, having handled so many calls.
-    Left {
+    /// The chat's sandbox is gone, after the chat has handled this number of calls.
+    SandboxGone {
         chat: ChatId,
         incarnation: u64,
         handled: u64,
     },
-    /// What a chat has, or is getting, is of these.
-    Counts {
+    /// The limit keys of the sandbox that the chat has or is getting.
+    LimitKeys {
         chat: ChatId,
         incarnation: u64,
-        share: LimitKeys,
+        keys: LimitKeys,
     },
-    /// A chat whose actor failed may have a new one.
+    /// The restart delay of a failed chat actor is over.
     Respawn {
         chat: ChatId,
         incarnation: u64,
     },
-    /// Gives chats actors that begin with these sandboxes.
+    /// Starts an actor for each of these sandboxes.
     Adopt {
         sandboxes: Vec<Box<Sandbox>>,
-        adopted: RpcReplyPort<()>,
+        done: RpcReplyPort<()>,
     },
     /// From now on, a chat without an actor has no container.
     AllAdopted {
-        known: RpcReplyPort<()>,
+        done: RpcReplyPort<()>,
     },
-    /// Every chat that has an actor.
-    Adopted {
+    /// Requests the chats that have an actor.
+    ActiveChats {
         chats: RpcReplyPort<BTreeSet<ChatId>>,
     },
-    /// A listing showed these live containers for the chats, or none.
-    Seen {
+    /// The live container of each chat in a listing, if it has one.
+    Observed {
         live_containers: Vec<(ChatId, Option<LiveContainer>)>,
-        told: RpcReplyPort<()>,
+        done: RpcReplyPort<()>,
     },
-    /// The engine says that something happened to a container of the chat.
+    /// The engine reports an event about a container of the chat.
     EngineEvent {
         chat: ChatId,
         container: ContainerId,
     },
-    /// A chat is going to have a sandbox: for the profile's pool.
+    /// Claims a slot of the profile's pool for a chat.
     Claim {
         chat: ChatId,
         profile: ProfileName,
         slot: RpcReplyPort<Option<Slot>>,
     },
-    /// What became of a slot that was handed out.
+    /// The outcome of a claim: the slot is bound, or has to be removed.
     Settled {
         profile: ProfileName,
         slot: SlotId,
         container: ContainerId,
         bound: bool,
     },
-    /// The engine says that something happened to the container of a slot.
+    /// The engine reports an event about the container of a slot.
     SlotEvent {
         slot: SlotId,
     },
-    /// A listing showed these slots.
-    SlotsSeen {
+    /// The slots in a listing.
+    SlotsObserved {
         slots: Vec<(SlotLabels, Observed)>,
     },
-    /// A sandbox of the profile will be wanted soon.
+    /// Announces that a sandbox of the profile will be requested soon.
     Hint {
         profile: ProfileName,
         chat: Option<ChatId>,
@@ -106,19 +106,19 @@ pub enum Message {
         hinted: RpcReplyPort<Result<Hinted, String>>,
     },
     Pools(RpcReplyPort<Vec<pool::Status>>),
-    /// Removes the free slots of one profile, or of all, and keeps its pool empty.
+    /// Removes the free slots of one profile, or of all, and keeps the pools empty.
     DrainPools {
         profile: Option<ProfileName>,
         statuses: RpcReplyPort<Vec<pool::Status>>,
     },
-    /// Lets a pool that was drained keep slots again.
+    /// Lets drained pools start slots again.
     FillPools {
         profile: Option<ProfileName>,
         statuses: RpcReplyPort<Vec<pool::Status>>,
     },
-    /// A pool failed and may have a successor.
+    /// The restart delay of a failed pool is over.
     RestartPool(ProfileName),
-    /// A chat's next deadline.
+    /// Sets a chat's next deadline.
     Arm {
         chat: ChatId,
         at: Timestamp,
@@ -126,45 +126,45 @@ pub enum Message {
     Disarm {
         chat: ChatId,
     },
-    /// A chat's deadline has come.
+    /// A chat's deadline is reached.
     Due {
         chat: ChatId,
     },
     ClockStepped {
         by: TimeDelta,
     },
-    /// For the reconciler.
+    /// A pass of the reconciler.
     Reconcile {
         because: Trigger,
         dry_run: bool,
         report: Option<RpcReplyPort<Result<Report, EngineError>>>,
     },
-    /// For the builder, if there is one.
+    /// A message for the image builder, if there is one.
     Images(builder::Message),
-    /// A child of which there is one failed and may have a successor.
+    /// The restart delay of a supervised child is over.
     Restart(Child),
-    /// Answered in turn, as a sign of progress.
+    /// A liveness check, answered in mailbox order.
     Ping(RpcReplyPort<()>),
-    /// The same of the reaper.
+    /// The same for the reaper.
     PingReaper(RpcReplyPort<()>),
-    /// Some chats in order of their ids, once it is known which there are.
+    /// A page of chats in order of their ids, or `None` until the engine is listed.
     Page {
         after: Option<ChatId>,
         limit: usize,
-        page: RpcReplyPort<Option<Adopted>>,
+        page: RpcReplyPort<Option<Routes>>,
     },
     Count {
         count: RpcReplyPort<usize>,
     },
-    /// Takes no more calls; answers with the actors that may still be at work.
+    /// Stops taking calls; replies with the actors that may have work under way.
     Close {
-        at_work: RpcReplyPort<AtWork>,
+        active: RpcReplyPort<ActiveActors>,
     },
 }
 
-/// Actors that may have something under way.
+/// The actors that may have work under way.
 #[derive(Debug, Default)]
-pub struct AtWork {
+pub struct ActiveActors {
     pub chats: Vec<ActorRef<chat::Message>>,
     pub pools: Vec<ActorRef<pool::actor::Message>>,
 }

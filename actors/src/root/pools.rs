@@ -1,4 +1,4 @@
-//! The pools: one for each profile, started again when it fails.
+//! The pools: one supervised child per profile.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,21 +15,21 @@ use crate::ports::engine::Observed;
 use crate::root::supervised_child::SupervisedChild;
 use crate::sandboxes::ask_within;
 
-/// How long a pool may take to describe itself.
+/// The time limit for a pool to report its status.
 const STATUS_LIMIT: Duration = Duration::from_secs(5);
 
-/// How long the removal of all slots is waited for.
+/// The time limit for the removal of all free slots.
 pub(crate) const DRAIN_LIMIT: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Default)]
 pub(super) struct Pools {
-    kept: BTreeMap<ProfileName, SupervisedChild<Message>>,
-    /// Profiles whose pools are to stay empty, also if they have to be started again.
+    children: BTreeMap<ProfileName, SupervisedChild<Message>>,
+    /// Profiles whose pools stay empty, also across a restart of the pool.
     drained: BTreeSet<ProfileName>,
 }
 
 impl Pools {
-    /// Starts the profile's pool, or answers why that failed and how long to wait before the next try.
+    /// Starts the profile's pool. Returns the cause of a failure, and the delay before the next try.
     pub(super) async fn start(
         &mut self,
         world: &Arc<World>,
@@ -37,41 +37,41 @@ impl Pools {
         root: ActorCell,
     ) -> Result<(), (String, Duration)> {
         let Some(profile) = world.rules.profiles.get(name).cloned() else { return Ok(()) };
-        let is_successor = self.kept.contains_key(name);
+        let is_successor = self.children.contains_key(name);
         let is_drained = self.drained.contains(name);
         let arguments = Arguments { world: Arc::clone(world), profile, is_successor, is_drained };
-        self.kept.entry(name.clone()).or_default().start(Pool, arguments, root).await
+        self.children.entry(name.clone()).or_default().start(Pool, arguments, root).await
     }
 
-    /// What is sent to a pool that is down is lost.
+    /// Sends a message to a pool. A pool that is down loses it.
     pub(super) fn cast(&self, profile: &ProfileName, message: Message) {
-        if let Some(pool) = self.kept.get(profile) {
+        if let Some(pool) = self.children.get(profile) {
             pool.cast(message);
         }
     }
 
-    /// Nobody knows whose it is without asking.
+    /// Sends the event to every pool, because the event does not name the slot's profile.
     pub(super) fn engine_event(&self, slot: SlotId) {
-        for pool in self.kept.values() {
+        for pool in self.children.values() {
             pool.cast(Message::EngineEvent { slot });
         }
     }
 
-    /// Hands each slot to its pool. One whose profile is no more is nobody's.
+    /// Sends each slot to its pool. Slots of profiles that no longer exist are removed.
     pub(super) fn listed(&self, world: &Arc<World>, slots: Vec<(SlotLabels, Observed)>) {
         let mut by_profile: BTreeMap<ProfileName, Vec<_>> =
-            self.kept.keys().map(|profile| (profile.clone(), Vec::new())).collect();
+            self.children.keys().map(|profile| (profile.clone(), Vec::new())).collect();
         for (labels, observed) in slots {
             by_profile.entry(labels.profile.clone()).or_default().push((labels, observed));
         }
         for (profile, slots) in by_profile {
-            match self.kept.get(&profile) {
+            match self.children.get(&profile) {
                 Some(pool) => pool.cast(Message::Listed { slots }),
                 None => {
                     let world = Arc::clone(world);
                     tokio::spawn(async move {
                         for (labels, observed) in slots {
-                            world.engine.discard(&observed.id).await;
+                            world.engine.remove_until_gone(&observed.id).await;
                             world.slots.clear(labels.slot).await;
                         }
                     });
@@ -80,9 +80,9 @@ impl Pools {
         }
     }
 
-    /// Lets the pools, or that of one profile, remove their slots, and answers how all of them are doing once that is done or
-    /// takes too long.
-    pub(super) fn drain(&mut self, profile: Option<&ProfileName>, statuses: RpcReplyPort<Vec<Status>>) {
+    /// Drains the pools, or the pool of one profile. Replies with the status of all pools once their slots are gone, or
+    /// after [`DRAIN_LIMIT`].
+    pub(super) fn drain(&mut self, profile: Option<&ProfileName>, reply: RpcReplyPort<Vec<Status>>) {
         let chosen = self.chosen(profile);
         self.drained.extend(chosen.iter().map(|(profile, _)| profile.clone()));
         let draining: Vec<_> = chosen.into_iter().filter_map(|(_, pool)| pool).collect();
@@ -90,45 +90,45 @@ impl Pools {
         tokio::spawn(async move {
             let drained = draining.iter().map(|pool| ask_within(pool, DRAIN_LIMIT, Message::Drain));
             futures_util::future::join_all(drained).await;
-            let _ = statuses.send(described(&pools).await);
+            let _ = reply.send(statuses(&pools).await);
         });
     }
 
-    /// Lets the pools, or that of one profile, keep slots again.
-    pub(super) fn fill(&mut self, profile: Option<&ProfileName>, statuses: RpcReplyPort<Vec<Status>>) {
+    /// Lets the pools, or the pool of one profile, start slots again.
+    pub(super) fn fill(&mut self, profile: Option<&ProfileName>, reply: RpcReplyPort<Vec<Status>>) {
         for (profile, pool) in self.chosen(profile) {
             self.drained.remove(&profile);
             if let Some(pool) = pool {
                 let _ = pool.cast(Message::Fill);
             }
         }
-        self.describe(statuses);
+        self.describe(reply);
     }
 
-    /// Each chosen profile with its pool, unless that is down.
+    /// Returns each chosen profile with its pool, or `None` for a pool that is down.
     fn chosen(&self, profile: Option<&ProfileName>) -> Vec<(ProfileName, Option<ActorRef<Message>>)> {
-        let chosen = self.kept.iter().filter(|(name, _)| profile.is_none_or(|profile| profile == *name));
+        let chosen = self.children.iter().filter(|(name, _)| profile.is_none_or(|profile| profile == *name));
         chosen.map(|(name, pool)| (name.clone(), pool.actor())).collect()
     }
 
-    /// In the background, as pools answer in their own time.
-    pub(super) fn describe(&self, statuses: RpcReplyPort<Vec<Status>>) {
+    /// Replies with the status of all pools, from a background task, because root must not wait for the pools.
+    pub(super) fn describe(&self, reply: RpcReplyPort<Vec<Status>>) {
         let pools = self.actors();
         tokio::spawn(async move {
-            let _ = statuses.send(described(&pools).await);
+            let _ = reply.send(statuses(&pools).await);
         });
     }
 
     pub(super) fn actors(&self) -> Vec<ActorRef<Message>> {
-        self.kept.values().filter_map(SupervisedChild::actor).collect()
+        self.children.values().filter_map(SupervisedChild::actor).collect()
     }
 
     pub(super) fn ended(&mut self, actor: ActorId) -> Option<(ProfileName, Duration)> {
-        self.kept.iter_mut().find_map(|(profile, pool)| Some((profile.clone(), pool.ended(actor)?)))
+        self.children.iter_mut().find_map(|(profile, pool)| Some((profile.clone(), pool.ended(actor)?)))
     }
 }
 
-async fn described(pools: &[ActorRef<Message>]) -> Vec<Status> {
-    let described = pools.iter().map(|pool| ask_within(pool, STATUS_LIMIT, Message::Status));
-    futures_util::future::join_all(described).await.into_iter().flatten().collect()
+async fn statuses(pools: &[ActorRef<Message>]) -> Vec<Status> {
+    let answers = pools.iter().map(|pool| ask_within(pool, STATUS_LIMIT, Message::Status));
+    futures_util::future::join_all(answers).await.into_iter().flatten().collect()
 }

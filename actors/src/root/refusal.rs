@@ -1,4 +1,4 @@
-//! What a caller is told for whose sandbox there is no room: what is full, and when to ask again.
+//! The answer to a create that reaches a limit: which limit, and when to retry.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,22 +13,23 @@ use crate::reaper;
 use crate::root::limits::LimitReached;
 use crate::sandboxes::ask_within;
 
-/// Between these it makes sense to ask again.
+/// The bounds of the retry delay.
 const SOONEST_RETRY: Duration = Duration::from_secs(1);
 const LATEST_RETRY: Duration = Duration::from_secs(60);
 
-/// How long the reaper may take to say when the next sandbox ends.
+/// The time limit for the reaper to return its next deadline.
 const NEXT_LIMIT: Duration = Duration::from_millis(200);
 
-/// In the background, for the reaper is asked when the next sandbox ends: there may be room then.
+/// Answers from a background task: the retry delay is the time until the reaper's next deadline, when a sandbox may
+/// end.
 pub(super) fn answer(
     chat: ChatId,
-    LimitReached { what, limit }: LimitReached,
+    LimitReached { kind, limit }: LimitReached,
     answer: Answer<Created>,
     reaper: Option<ActorRef<reaper::Message>>,
     clock: &Arc<dyn Clock>,
 ) {
-    metrics::counter!("sandboxd_admission_denied_total", "what" => what.as_str()).increment(1);
+    metrics::counter!("sandboxd_admission_denied_total", "what" => kind.as_str()).increment(1);
     let clock = Arc::clone(clock);
     tokio::spawn(async move {
         let next = match reaper {
@@ -37,6 +38,6 @@ pub(super) fn answer(
         };
         let until = next.and_then(|next| (next - clock.now()).to_std().ok()).unwrap_or(SOONEST_RETRY);
         let retry_after = until.clamp(SOONEST_RETRY, LATEST_RETRY);
-        let _ = answer.send(Err(SandboxError::AdmissionDenied { chat, what, limit, retry_after }));
+        let _ = answer.send(Err(SandboxError::AdmissionDenied { chat, what: kind, limit, retry_after }));
     });
 }

@@ -1,4 +1,4 @@
-//! Who serves which chat: routing, retirement and restarts, decided without side effects.
+//! The map from chat to actor: routing, retirement and restarts. Pure.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,11 +7,11 @@ use tokio::time::Instant;
 
 use crate::domain::ids::ChatId;
 
-/// A crash after so long a time of service has nothing to do with the one before.
-const MEMORY: Duration = Duration::from_secs(60);
+/// A crash after this time of service starts a new series of restarts.
+const CRASH_WINDOW: Duration = Duration::from_secs(60);
 const FIRST_DELAY: Duration = Duration::from_millis(50);
-/// So many quick restarts within [`MEMORY`]; after that, one per [`LONGEST_DELAY`].
-const BUDGET: u32 = 5;
+/// The number of quick restarts within [`CRASH_WINDOW`]. After them, an actor restarts once per [`LONGEST_DELAY`].
+const QUICK_RESTARTS: u32 = 5;
 const LONGEST_DELAY: Duration = Duration::from_secs(60);
 
 #[derive(Debug)]
@@ -57,7 +57,7 @@ impl<A: Clone> RoutingTable<A> {
         self.entries.contains_key(&chat)
     }
 
-    /// Numbers every actor ever started, so that the last words of an old one are not taken for a new one's.
+    /// Returns a number for a new actor, so that a message of an old actor is not taken for one of its successor.
     pub(super) fn next_incarnation(&mut self) -> u64 {
         self.last_incarnation += 1;
         self.last_incarnation
@@ -81,7 +81,7 @@ impl<A: Clone> RoutingTable<A> {
         }
     }
 
-    /// The actor to send one more call to.
+    /// Returns the actor for one more call, and counts the call.
     pub(super) fn forward(&mut self, chat: ChatId) -> Option<&A> {
         match &mut self.entries.get_mut(&chat)?.server {
             Server::Up { actor, forwarded } => {
@@ -92,9 +92,9 @@ impl<A: Clone> RoutingTable<A> {
         }
     }
 
-    /// Lets a chat go if nothing was forwarded that it has not handled yet. Otherwise it will ask again.
+    /// Removes a chat that has handled every forwarded call. Otherwise the chat asks again.
     pub(super) fn retire(&mut self, chat: ChatId, incarnation: u64, handled: u64) -> Option<A> {
-        if !self.has_nothing_left(chat, incarnation, handled) {
+        if !self.has_handled_all(chat, incarnation, handled) {
             return None;
         }
         match self.entries.remove(&chat)?.server {
@@ -103,25 +103,26 @@ impl<A: Clone> RoutingTable<A> {
         }
     }
 
-    /// Whether the chat has handled everything that was forwarded to it.
-    pub(super) fn has_nothing_left(&self, chat: ChatId, incarnation: u64, handled: u64) -> bool {
+    /// Returns whether the chat has handled every forwarded call.
+    pub(super) fn has_handled_all(&self, chat: ChatId, incarnation: u64, handled: u64) -> bool {
         let entry = self.entries.get(&chat).filter(|entry| entry.incarnation == incarnation);
         entry.is_some_and(|entry| matches!(entry.server, Server::Up { forwarded, .. } if forwarded == handled))
     }
 
-    /// Notes a crash; answers how long to wait before the next start.
+    /// Marks a crashed actor as down. Returns the delay before its restart.
     pub(super) fn crashed(&mut self, chat: ChatId, incarnation: u64, now: Instant) -> Option<Duration> {
         self.entries.get(&chat).filter(|entry| entry.incarnation == incarnation)?;
-        Some(self.take_down(chat, incarnation, now))
+        Some(self.mark_down(chat, incarnation, now))
     }
 
-    /// Notes that a chat has no actor, because it crashed or did not even start; answers how long that is to last.
-    pub(super) fn take_down(&mut self, chat: ChatId, incarnation: u64, now: Instant) -> Duration {
+    /// Marks a chat as down after a crash or a failed start. Returns the delay before the next start.
+    pub(super) fn mark_down(&mut self, chat: ChatId, incarnation: u64, now: Instant) -> Duration {
         let down = Server::Down { until: now };
         let entry = self.entries.entry(chat).or_insert(Entry { incarnation, server: down, crashes: 0, back_at: None });
-        let related = entry.back_at.is_some_and(|back_at| now.saturating_duration_since(back_at) < MEMORY);
-        entry.crashes = if related { entry.crashes.saturating_add(1) } else { 1 };
-        let delay = if entry.crashes > BUDGET { LONGEST_DELAY } else { FIRST_DELAY * 2u32.pow(entry.crashes - 1) };
+        let in_window = entry.back_at.is_some_and(|back_at| now.saturating_duration_since(back_at) < CRASH_WINDOW);
+        entry.crashes = if in_window { entry.crashes.saturating_add(1) } else { 1 };
+        let delay =
+            if entry.crashes > QUICK_RESTARTS { LONGEST_DELAY } else { FIRST_DELAY * 2u32.pow(entry.crashes - 1) };
         let until = now + delay;
         (entry.incarnation, entry.server, entry.back_at) = (incarnation, Server::Down { until }, Some(until));
         delay
@@ -139,7 +140,7 @@ impl<A: Clone> RoutingTable<A> {
             .is_some_and(|entry| entry.incarnation == incarnation && matches!(entry.server, Server::Down { .. }))
     }
 
-    /// The actor that serves a chat, if one does.
+    /// Returns the actor that serves a chat.
     pub(super) fn serving(&self, chat: ChatId) -> Option<&A> {
         match &self.entries.get(&chat)?.server {
             Server::Up { actor, .. } => Some(actor),
@@ -147,12 +148,12 @@ impl<A: Clone> RoutingTable<A> {
         }
     }
 
-    /// Every chat that has an actor, or is getting one back.
+    /// Returns every chat with an actor, also while the actor is down.
     pub(super) fn chats(&self) -> impl Iterator<Item = ChatId> {
         self.entries.keys().copied()
     }
 
-    /// Some chats in order, each with the actor that serves it, if one does.
+    /// Returns a page of chats in order, each with its actor unless the actor is down.
     pub(super) fn page(&self, after: Option<ChatId>, limit: usize) -> Vec<(ChatId, Option<A>)> {
         use std::ops::Bound::{Excluded, Unbounded};
         self.entries
@@ -188,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_words_of_an_old_actor_do_not_end_its_successor() {
+    fn messages_of_an_old_actor_do_not_end_its_successor() {
         let mut routing_table = RoutingTable::default();
         let old = routing_table.next_incarnation();
         routing_table.admit(chat(1), old, "old");
@@ -202,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn restarts_back_off_and_then_run_out_of_budget() {
+    fn restarts_back_off_and_then_stay_at_the_longest_delay() {
         let mut routing_table = RoutingTable::default();
         let mut now = Instant::now();
         let mut delays = Vec::new();
@@ -213,28 +214,28 @@ mod tests {
             delays.push(routing_table.crashed(chat(1), incarnation, now).unwrap().as_millis());
         }
         assert_eq!(delays, [50, 100, 200, 400, 800, 60_000, 60_000]);
-        let Route::Down { retry_after } = routing_table.route(chat(1), now) else { panic!("it should be down") };
+        let Route::Down { retry_after } = routing_table.route(chat(1), now) else { panic!("not down") };
         assert_eq!(retry_after, LONGEST_DELAY);
 
         let incarnation = routing_table.next_incarnation();
         routing_table.admit(chat(1), incarnation, ());
         let again = routing_table.crashed(chat(1), incarnation, now + LONGEST_DELAY);
-        assert_eq!(again, Some(LONGEST_DELAY), "the delay itself is no time of service");
+        assert_eq!(again, Some(LONGEST_DELAY), "the delay does not count as time of service");
 
         let incarnation = routing_table.next_incarnation();
         routing_table.admit(chat(1), incarnation, ());
-        let later = routing_table.crashed(chat(1), incarnation, now + LONGEST_DELAY * 2 + MEMORY);
+        let later = routing_table.crashed(chat(1), incarnation, now + LONGEST_DELAY * 2 + CRASH_WINDOW);
         assert_eq!(later, Some(FIRST_DELAY), "a crash long after the others starts anew");
     }
 
     #[test]
-    fn a_chat_whose_actor_did_not_even_start_is_down_and_not_forgotten() {
+    fn a_chat_whose_actor_did_not_start_is_down_and_keeps_its_entry() {
         let mut routing_table = RoutingTable::<()>::default();
         let incarnation = routing_table.next_incarnation();
-        assert_eq!(routing_table.take_down(chat(1), incarnation, Instant::now()), FIRST_DELAY);
+        assert_eq!(routing_table.mark_down(chat(1), incarnation, Instant::now()), FIRST_DELAY);
         assert!(routing_table.is_down(chat(1), incarnation));
         let incarnation = routing_table.next_incarnation();
-        assert_eq!(routing_table.take_down(chat(1), incarnation, Instant::now()), FIRST_DELAY * 2);
+        assert_eq!(routing_table.mark_down(chat(1), incarnation, Instant::now()), FIRST_DELAY * 2);
         assert!(routing_table.is_down(chat(1), incarnation));
     }
 

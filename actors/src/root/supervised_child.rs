@@ -1,4 +1,4 @@
-//! A child that root keeps exactly one of: started again when it fails, less and less eagerly.
+//! A supervised child: an actor of which root keeps exactly one, restarted with a growing delay.
 
 use std::time::{Duration, Instant};
 
@@ -7,8 +7,8 @@ use ractor::{Actor, ActorCell, ActorId, ActorRef};
 const FIRST_DELAY: Duration = Duration::from_millis(100);
 const LONGEST_DELAY: Duration = Duration::from_secs(10);
 
-/// A failure after so long a time of service has nothing to do with the one before.
-const MEMORY: Duration = Duration::from_secs(60);
+/// A failure after this time of service starts a new series of restarts.
+const FAILURE_WINDOW: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Child {
@@ -33,7 +33,7 @@ impl Child {
 
 #[derive(Debug)]
 pub(super) struct SupervisedChild<M> {
-    /// None while it is down.
+    /// `None` while the child is down.
     actor: Option<ActorRef<M>>,
     back_off: BackOff,
 }
@@ -45,7 +45,7 @@ impl<M> Default for SupervisedChild<M> {
 }
 
 impl<M: ractor::Message> SupervisedChild<M> {
-    /// Starts it, or answers why that failed and how long to wait before the next try.
+    /// Starts the child. Returns the cause of a failure, and the delay before the next try.
     pub(super) async fn start<A: Actor<Msg = M>>(
         &mut self,
         actor: A,
@@ -62,14 +62,14 @@ impl<M: ractor::Message> SupervisedChild<M> {
         }
     }
 
-    /// What is sent while it is down is lost.
+    /// Sends a message to the child. A child that is down loses it.
     pub(super) fn cast(&self, message: M) {
         if let Some(actor) = &self.actor {
             let _ = actor.cast(message);
         }
     }
 
-    /// None while it is down.
+    /// `None` while the child is down.
     pub(super) fn actor(&self) -> Option<ActorRef<M>> {
         self.actor.clone()
     }
@@ -80,7 +80,7 @@ impl<M: ractor::Message> SupervisedChild<M> {
         }
     }
 
-    /// If it is this actor that ended: how long to wait before the next start.
+    /// Returns the delay before the restart, if the ended actor is this child.
     pub(super) fn ended(&mut self, ended: ActorId) -> Option<Duration> {
         self.actor.take_if(|actor| actor.get_id() == ended)?;
         Some(self.back_off.failed(Instant::now()))
@@ -99,8 +99,8 @@ impl BackOff {
     }
 
     fn failed(&mut self, now: Instant) -> Duration {
-        let related = self.started.is_some_and(|started| now.saturating_duration_since(started) < MEMORY);
-        self.failures = if related { self.failures.saturating_add(1) } else { 1 };
+        let in_window = self.started.is_some_and(|started| now.saturating_duration_since(started) < FAILURE_WINDOW);
+        self.failures = if in_window { self.failures.saturating_add(1) } else { 1 };
         FIRST_DELAY.saturating_mul(2u32.saturating_pow(self.failures - 1)).min(LONGEST_DELAY)
     }
 }
@@ -120,6 +120,6 @@ mod tests {
         }
         assert_eq!(delays, [100, 200, 400, 800, 1600, 3200, 6400, 10_000, 10_000]);
         back_off.started(now);
-        assert_eq!(back_off.failed(now + MEMORY), FIRST_DELAY);
+        assert_eq!(back_off.failed(now + FAILURE_WINDOW), FIRST_DELAY);
     }
 }

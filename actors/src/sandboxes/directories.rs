@@ -1,4 +1,4 @@
-//! The directories of chats that have had no sandbox for a long time.
+//! Pruning of chat directories without a sandbox.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -11,14 +11,15 @@ use crate::ports::clock::Timestamp;
 use crate::root;
 
 impl Sandboxes {
-    /// Removes the directories of chats that have had no sandbox for longer than `keep`. Each is removed through its chat,
-    /// so that none goes under a sandbox; one that cannot be removed does not keep the others. Returns how many are gone.
+    /// Removes the directories of chats that have had no sandbox for longer than `keep`. Each directory is removed
+    /// through its chat, so that no sandbox loses its directory. A failed removal does not stop the others. Returns the
+    /// number of removed directories.
     pub async fn prune_chat_directories(&self, keep: Duration) -> Result<usize, DirectoryError> {
-        // Before that, a chat without an actor may have a sandbox.
+        // Before the engine is listed, a chat without an actor may have a sandbox.
         if !self.is_listed().await {
             return Ok(0);
         }
-        let known = ask(&self.root, |chats| root::Message::Adopted { chats }).await.unwrap_or_default();
+        let known = ask(&self.root, |chats| root::Message::ActiveChats { chats }).await.unwrap_or_default();
         let mut removed = 0;
         for chat in self.world.directories.list().await? {
             match self.prune_chat_directory(chat, keep, &known).await {
@@ -29,7 +30,7 @@ impl Sandboxes {
         Ok(removed)
     }
 
-    /// Finishes removals of chat directories that an earlier run of the service has left.
+    /// Finishes removals of chat directories that an earlier run of the service left.
     pub async fn finish_chat_removals(&self) -> Result<(), DirectoryError> {
         self.world.directories.finish_removals().await
     }
@@ -43,7 +44,7 @@ impl Sandboxes {
         let directories = &self.world.directories;
         let failed = |error: DirectoryError| SandboxError::NotPurged { chat, why: error.into() };
         if known.contains(&chat) {
-            // The end of its last session counts, also once the events that tell of it are pruned.
+            // The end of the last session counts, also once the events of that session are pruned.
             directories.mark_used(chat).await.map_err(failed)?;
             return Ok(false);
         }

@@ -1,32 +1,32 @@
-//! Images, as callers of the core see them. The builder is asked through root, which knows the one that is there now.
+//! The image API of the core. Requests go through root, which knows the current image builder.
 
 use ractor::RpcReplyPort;
 
 use super::{Sandboxes, ask};
-use crate::builder::{BuildRequest, Following, Listing, Message, Pruned};
+use crate::builder::{BuildRequest, Follower, Listing, Message, Pruned};
 use crate::ports::images::ImageError;
 use crate::root;
 
 impl Sandboxes {
-    /// Pulls an image; whoever asks for one that is being pulled joins.
-    pub async fn pull_image(&self, image: String) -> Result<Following, ImageError> {
-        self.builder(|following| Message::Pull { image, following }).await
+    /// Pulls an image. A request for an image that is being pulled joins that pull.
+    pub async fn pull_image(&self, image: String) -> Result<Follower, ImageError> {
+        self.builder(|follower| Message::Pull { image, follower }).await
     }
 
-    pub async fn build_image(&self, request: BuildRequest) -> Result<Following, ImageError> {
-        self.builder(|following| Message::Build { request: Box::new(request), following }).await
+    pub async fn build_image(&self, request: BuildRequest) -> Result<Follower, ImageError> {
+        self.builder(|follower| Message::Build { request: Box::new(request), follower }).await
     }
 
-    /// Looks at a repository now, and builds its image if need be, or in any case if `force` is set.
-    pub async fn refresh_image(&self, repository: String, force: bool) -> Result<Following, ImageError> {
-        self.builder(|following| Message::Refresh { repository, force, following }).await?
+    /// Checks a repository now, and builds its image if it is outdated, or always if `force` is set.
+    pub async fn refresh_image(&self, repository: String, force: bool) -> Result<Follower, ImageError> {
+        self.builder(|follower| Message::Refresh { repository, force, follower }).await?
     }
 
     pub async fn images(&self) -> Result<Listing, ImageError> {
         self.builder(|listing| Message::List { listing }).await?
     }
 
-    /// Removes the images that nobody needs, or says which those are.
+    /// Removes the unused images, or returns them without removing if `dry_run` is set.
     pub async fn prune_images(&self, dry_run: bool) -> Result<Pruned, ImageError> {
         self.builder(|pruned| Message::Prune { dry_run, pruned }).await?
     }
@@ -35,7 +35,7 @@ impl Sandboxes {
         &self,
         message: impl FnOnce(RpcReplyPort<T>) -> Message,
     ) -> Result<T, ImageError> {
-        let asked = ask(&self.root, |answer| root::Message::Images(message(answer))).await;
-        asked.ok_or(ImageError::Interrupted)
+        let answer = ask(&self.root, |reply| root::Message::Images(message(reply))).await;
+        answer.ok_or(ImageError::Interrupted)
     }
 }

@@ -1,4 +1,4 @@
-//! A service that starts takes over what an earlier run left on the engine.
+//! A service that starts adopts the containers of an earlier run.
 
 use std::time::Duration;
 
@@ -48,11 +48,11 @@ async fn an_adopted_sandbox_can_be_deleted() {
 }
 
 #[tokio::test]
-async fn a_sandbox_of_which_only_labels_tell_lives_its_full_time_from_its_adoption() {
+async fn a_sandbox_known_only_by_labels_lives_its_full_time_from_its_adoption() {
     for state in [ContainerState::Running, ContainerState::Exited(None)] {
         let (engine, request) = left(state);
         let service = Service::unlisted(engine).await;
-        // It may have been renewed, and its labels cannot tell.
+        // The sandbox may have been renewed, which its labels do not show.
         service.clock.advance(request.ttl());
         service.adopt().await.unwrap();
         let adopted = service.sandbox(request.chat).await.unwrap();
@@ -139,7 +139,7 @@ async fn a_sandbox_that_is_gone_since_the_listing_is_not_handed_out() {
 }
 
 #[tokio::test]
-async fn listing_again_changes_nothing_for_a_chat_that_is_served() {
+async fn another_pass_makes_no_change_for_a_chat_that_is_served() {
     let service = Service::start().await;
     let request = request();
     let session = service.created(&request).await.sandbox.session;
@@ -159,7 +159,7 @@ async fn until_the_engine_is_listed_every_chat_asks_it_for_itself() {
     assert!(matches!(unknown, Err(SandboxError::Unknown { .. })), "{unknown:?}");
     let unknown = service.sandboxes.delete(request.chat).await;
     assert!(matches!(unknown, Err(SandboxError::Unknown { .. })), "{unknown:?}");
-    assert_eq!(service.engine.containers().len(), 1, "nothing was decided");
+    assert_eq!(service.engine.containers().len(), 1, "no decision was made");
 
     service.engine.heal();
     assert_eq!(service.created(&request).await.outcome, Outcome::Reused);
@@ -170,7 +170,7 @@ async fn until_the_engine_is_listed_every_chat_asks_it_for_itself() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_chat_that_could_not_be_looked_up_comes_to_rest_when_the_engine_answers_again() {
+async fn a_chat_that_could_not_be_looked_up_retires_when_the_engine_answers_again() {
     let engine = FakeEngine::new();
     engine.fail_always(Operation::Inspect, Fault::unreachable());
     let service = Service::unlisted(engine).await;

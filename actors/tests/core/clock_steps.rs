@@ -14,7 +14,7 @@ const TICK: Duration = Duration::from_secs(1);
 const MANY: usize = 17_000;
 
 #[tokio::test(start_paused = true)]
-async fn a_clock_that_jumps_is_written_down_however_many_sandboxes_there_are() {
+async fn a_clock_step_is_persisted_for_any_number_of_sandboxes() {
     let engine = FakeEngine::new();
     let start = TestClock::default().now();
     for _ in 0..MANY {
@@ -23,18 +23,18 @@ async fn a_clock_that_jumps_is_written_down_however_many_sandboxes_there_are() {
     let service = Service::unlisted(engine).await;
     service.adopt().await.unwrap();
 
-    // On a clock that is paused, exactly until the reaper has looked at the time.
+    // On a paused clock, exactly until the reaper has read the time.
     tokio::time::sleep(2 * TICK).await;
-    // Had they not moved along with the clock, they would count as unused for that much longer after a restart.
+    // Without the shift, the sandboxes would count as unused for that much longer after a restart.
     service.clock.advance(Duration::from_secs(60));
-    let written_down = async {
+    let persisted = async {
         while service.journal.sandboxes().iter().any(|sandbox| sandbox.last_activity_at == start) {
             tokio::time::sleep(Duration::from_secs(1)).await;
         }
     };
-    in_time(written_down).await;
-    let told = service.sandboxes.list(None, MANY).await.unwrap().sandboxes;
-    assert!(told.iter().map(|sandbox| sandbox.last_activity_at).eq(on_disk(&service)));
+    in_time(persisted).await;
+    let listed = service.sandboxes.list(None, MANY).await.unwrap().sandboxes;
+    assert!(listed.iter().map(|sandbox| sandbox.last_activity_at).eq(on_disk(&service)));
 }
 
 fn on_disk(service: &Service) -> Vec<Timestamp> {

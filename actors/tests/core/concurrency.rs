@@ -1,4 +1,4 @@
-//! Many callers at once: one mailbox per chat is all the order there is, and it is enough.
+//! Many concurrent callers: the mailbox of a chat is the only ordering, and it is sufficient.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use tokio::task::JoinSet;
 
 use crate::support::{Service, in_time, request, request_for};
 
-/// Different on every throw, the same in every run.
+/// A random number generator with the same sequence in every run.
 struct Dice(u64);
 
 impl Dice {
@@ -43,7 +43,7 @@ async fn fifty_creates_for_one_chat_share_one_container() {
 #[tokio::test(flavor = "multi_thread")]
 async fn random_creates_and_deletes_never_meet_on_the_engine() {
     let service = Service::start().await;
-    // The engine takes its time, so that requests of different callers fall into every phase.
+    // The engine is slow, so that requests of different callers meet every phase.
     for operation in [Operation::Create, Operation::Start, Operation::Stop, Operation::Remove] {
         service.engine.fail_always(operation, Fault::Delay(Duration::from_millis(1)));
     }
@@ -73,7 +73,7 @@ async fn random_creates_and_deletes_never_meet_on_the_engine() {
     service.until_all_retired().await;
 }
 
-/// A create that runs into a delete is told so; nothing else may go wrong.
+/// A create may be cancelled by a delete; no other failure is expected.
 async fn expect_created_or_deleted(sandboxes: &Sandboxes, chat: ChatId) {
     match sandboxes.create(request_for(chat)).await {
         Ok(created) => assert_eq!(created.sandbox.chat, chat),
@@ -92,7 +92,7 @@ async fn no_request_is_lost_to_a_chat_that_retires() {
         callers.spawn(async move {
             let mut dice = Dice(caller);
             for _ in 0..100 {
-                // Every delete that finds nothing more to do lets the chat retire, with requests on their way.
+                // A delete without a sandbox lets the chat retire, with requests under way.
                 match dice.throw(4) {
                     0 => expect_created_or_deleted(&sandboxes, chat).await,
                     1 => drop(sandboxes.get(chat).await.unwrap()),
@@ -131,8 +131,8 @@ async fn a_create_that_fails_leaves_no_chat_behind() {
 }
 
 #[tokio::test]
-async fn the_engine_is_asked_for_no_more_at_once_than_it_has_slots() {
-    let service = Service::with_turns(FakeEngine::new(), 2).await;
+async fn the_engine_gets_no_more_calls_at_once_than_there_are_permits() {
+    let service = Service::with_permits(FakeEngine::new(), 2).await;
     service.adopt().await.unwrap();
     for operation in [Operation::Create, Operation::Start, Operation::Remove] {
         service.engine.fail_always(operation, Fault::Delay(Duration::from_millis(2)));

@@ -1,4 +1,4 @@
-//! Creates, and what may happen to their callers and their sandboxes meanwhile and afterwards.
+//! Creates, with failures of their callers and sandboxes during and after them.
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ async fn a_chat_gets_its_sandbox_and_keeps_it() {
 }
 
 #[tokio::test]
-async fn a_create_for_another_agent_is_refused_and_starts_nothing() {
+async fn a_create_for_another_agent_is_refused_and_starts_no_container() {
     let service = Service::start().await;
     let mut request = request();
     let created = service.created(&request).await;

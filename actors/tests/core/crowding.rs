@@ -1,7 +1,7 @@
-//! Hundreds of sandboxes or slots that end or start at the same time: the engine is asked for no more at once than it has turns,
-//! and neither kind of work keeps the other, or a caller, from its turn.
+//! Hundreds of sandboxes or slots that end or start at the same time: the engine gets no more calls at once than there
+//! are permits, and neither kind of work keeps the other, or a caller, from a permit.
 //!
-//! Time is virtual here, so how many others were served first is the same in every run.
+//! Time is virtual here, so the number of calls that came first is the same in every run.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,21 +16,21 @@ use tokio::time::Instant;
 
 use crate::support::{Behaviour, Service, in_time, ready_when, request};
 
-const TURNS: usize = 4;
+const PERMITS: usize = 4;
 const MANY: usize = 300;
 
-/// With one turn of each other kind before it, and all turns that were in hand already.
-const SOON: usize = 3 * TURNS;
+/// One permit of each other kind before it, and all permits that were already taken.
+const SOON: usize = 3 * PERMITS;
 
-/// Of an agent of its own, idle after a minute.
+/// A request of a separate agent, idle after a minute.
 fn of_agent(number: usize) -> CreateRequest {
     let agent = format!("agent-{number}").parse().expect("a name");
     CreateRequest { agent, idle_timeout: Some(Duration::from_secs(60)), ..request() }
 }
 
-/// Many sandboxes of different agents have come to their end, and the first of them are being ended.
+/// A service in which many sandboxes of different agents have expired, and the first of them are being removed.
 async fn crowded(on_expire: OnExpire, slow: Operation) -> Service {
-    let service = Service::ending(TURNS, on_expire).await;
+    let service = Service::with_expiry(PERMITS, on_expire).await;
     for request in (0..MANY).map(of_agent) {
         service.created(&CreateRequest { profile: service.profile.clone(), ..request }).await;
     }
@@ -43,7 +43,7 @@ async fn crowded(on_expire: OnExpire, slow: Operation) -> Service {
 fn assert_soon(service: &Service, operation: Operation) {
     let before = service.engine.calls(operation);
     assert!(before <= SOON, "{before} calls of {operation} came first");
-    assert!(service.engine.most_under_way(operation) <= TURNS);
+    assert!(service.engine.most_under_way(operation) <= PERMITS);
 }
 
 #[tokio::test(start_paused = true)]
@@ -74,26 +74,26 @@ async fn a_delete_is_served_soon_amid_hundreds_of_ends_of_others() {
 
 #[tokio::test(start_paused = true)]
 async fn a_delete_is_served_soon_amid_hundreds_of_creates_and_all_are_served_in_the_end() {
-    let service = Service::ending(TURNS, OnExpire::Delete).await;
+    let service = Service::with_expiry(PERMITS, OnExpire::Delete).await;
     let mine = CreateRequest { profile: service.profile.clone(), ..of_agent(MANY) };
     service.created(&mine).await;
     service.engine.fail_always(Operation::Create, Fault::Delay(Duration::from_millis(100)));
     let asked = |number| CreateRequest { profile: service.profile.clone(), ..of_agent(number) };
     let creates: Vec<_> = (0..MANY).map(|number| service.creating(&asked(number))).collect();
-    in_time(service.engine.reached(Operation::Create, 1 + TURNS)).await;
+    in_time(service.engine.reached(Operation::Create, 1 + PERMITS)).await;
     assert!(matches!(service.sandboxes.delete(mine.chat).await, Ok(Deletion::Deleted { .. })));
     assert_soon(&service, Operation::Create);
     for created in join_all(creates).await {
         created.expect("no panic").expect("created");
     }
-    assert_eq!(service.engine.most_under_way(Operation::Create), TURNS);
+    assert_eq!(service.engine.most_under_way(Operation::Create), PERMITS);
 }
 
-/// A drain is removing many slots, and each removal meets this.
+/// A service whose drain removes many slots, each removal with this fault.
 async fn draining(removal: Fault) -> Service {
     let pool = PoolTargets { size: MANY, ..PoolTargets::default() };
     let profile = Arc::new(Profile { pool, ..(*request().profile).clone() });
-    let service = Service::knowing_with_turns(TURNS, profile).await;
+    let service = Service::with_profile_and_permits(PERMITS, profile).await;
     in_time(service.engine.reached(Operation::Start, MANY)).await;
     service.engine.fail_always(Operation::Remove, removal);
     let sandboxes = service.sandboxes.clone();
@@ -111,7 +111,7 @@ async fn a_create_is_served_soon_amid_hundreds_of_slots_that_are_removed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn slots_that_cannot_be_removed_keep_no_turns() {
+async fn slots_that_cannot_be_removed_hold_no_permits() {
     let service = draining(Fault::unreachable()).await;
     in_time(service.engine.reached(Operation::Remove, MANY + 1)).await;
     let asked = Instant::now();
@@ -122,11 +122,11 @@ async fn slots_that_cannot_be_removed_keep_no_turns() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_restart_keeps_no_turn_while_its_sandbox_gets_ready() {
+async fn a_restart_holds_no_permit_while_its_sandbox_gets_ready() {
     let limit = Duration::from_secs(30);
     let mut mine = ready_when(ReadinessCheck::Tcp { port: 80 }, limit);
     Arc::make_mut(&mut mine.profile).restart = Restart::OnFailure;
-    let service = Service::knowing_with_turns(1, Arc::clone(&mine.profile)).await;
+    let service = Service::with_profile_and_permits(1, Arc::clone(&mine.profile)).await;
     service.created(&mine).await;
     let tried = service.probe.tries().len();
     service.probe.behave(Behaviour::Hang);

@@ -1,4 +1,4 @@
-//! Deletes: forced, idempotent, and never forgotten.
+//! Deletes: forced, idempotent, and retried until they succeed.
 
 use std::time::Duration;
 
@@ -66,7 +66,7 @@ async fn delete_during_create_leaves_no_container_wherever_the_create_is() {
         assert_eq!(start_failure(create.await.unwrap()), StartFailure::Deleted, "{operation}");
         assert_eq!(service.engine.containers(), [], "{operation}");
         if operation == Operation::Create {
-            assert_eq!(service.engine.calls(Operation::Start), 0, "what is to be removed is not started");
+            assert_eq!(service.engine.calls(Operation::Start), 0, "a container that will be removed is not started");
         }
         service.until_all_retired().await;
     }
@@ -86,7 +86,7 @@ async fn delete_during_a_readiness_check_ends_it_at_once() {
 }
 
 #[tokio::test]
-async fn delete_while_the_chat_directory_hangs_makes_nothing() {
+async fn delete_while_the_chat_directory_hangs_creates_no_container() {
     let service = Service::start().await;
     service.directories.hang();
     let request = request();
@@ -113,7 +113,7 @@ async fn a_removal_that_fails_three_times_is_owed_and_done_without_being_asked_a
     service.until_all_retired().await;
 }
 
-/// As dockerd answers when the files of a container go away while it removes them.
+/// The error of dockerd when the files of a container vanish while it removes them.
 fn not_empty() -> Fault {
     let message = "unable to remove filesystem for c1: unlinkat /var/lib/docker/c1: directory not empty".into();
     Fault::Fail(EngineError::Refused { operation: Operation::Remove, message })
@@ -203,7 +203,7 @@ async fn a_removal_that_the_engine_only_reports_is_owed() {
     let owed = service.sandboxes.delete(request.chat).await.unwrap_err();
     assert!(matches!(owed, SandboxError::DeleteOwed { .. }), "{owed}");
     service.container();
-    assert_eq!(service.journal.sandboxes().len(), 1, "it is not forgotten");
+    assert_eq!(service.journal.sandboxes().len(), 1, "the record stays");
     service.engine.heal();
     service.until_empty().await;
     service.until_all_retired().await;
@@ -217,7 +217,7 @@ async fn a_removal_that_cannot_be_verified_is_owed() {
     service.engine.fail_always(Operation::Inspect, Fault::unreachable());
     let owed = service.sandboxes.delete(request.chat).await.unwrap_err();
     assert!(matches!(owed, SandboxError::DeleteOwed { .. }), "{owed}");
-    assert_eq!(service.journal.sandboxes().len(), 1, "it is not forgotten");
+    assert_eq!(service.journal.sandboxes().len(), 1, "the record stays");
     service.engine.heal();
     service.until_all_retired().await;
     assert_eq!(service.journal.sandboxes(), []);

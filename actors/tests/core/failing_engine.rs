@@ -1,4 +1,4 @@
-//! An engine that fails: the caller learns why, and nothing untracked is left.
+//! An engine that fails: the caller gets the cause, and no untracked container is left.
 
 use sandboxd_actors::domain::outcome::{Outcome, StartFailure};
 use sandboxd_actors::domain::sandbox::Status;
@@ -36,7 +36,7 @@ async fn a_container_that_does_not_start_is_removed() {
 }
 
 #[tokio::test]
-async fn a_container_that_cannot_be_looked_at_after_its_start_is_removed() {
+async fn a_container_that_cannot_be_inspected_after_its_start_is_removed() {
     let service = Service::start().await;
     let request = request();
     service.engine.fail_next(Operation::Inspect, refused(Operation::Inspect));
@@ -63,7 +63,7 @@ async fn an_image_that_is_not_there_is_named() {
 }
 
 #[tokio::test]
-async fn an_engine_that_cannot_be_reached_answers_and_changes_nothing() {
+async fn a_create_at_an_unreachable_engine_fails_and_changes_no_other_sandbox() {
     let service = Service::start().await;
     let kept = request();
     let session = service.created(&kept).await.sandbox.session;
@@ -72,7 +72,7 @@ async fn an_engine_that_cannot_be_reached_answers_and_changes_nothing() {
     }
     let failure = service.start_failure(&request()).await;
     assert!(matches!(&failure, StartFailure::Engine(error) if error.is_unavailable()), "{failure}");
-    assert_eq!(service.engine.calls(Operation::Remove), 0, "nothing was made, so nothing is removed");
+    assert_eq!(service.engine.calls(Operation::Remove), 0, "no container was created, so none is removed");
     let sandbox = service.sandbox(kept.chat).await.unwrap();
     assert_eq!((sandbox.session, sandbox.status), (session, Status::Running));
     service.until_served(1).await;
@@ -92,7 +92,7 @@ async fn a_roll_back_that_fails_is_made_up_for() {
 }
 
 #[tokio::test]
-async fn a_create_is_told_when_its_predecessor_cannot_be_removed() {
+async fn a_create_whose_predecessor_cannot_be_removed_fails_with_the_cause() {
     let service = Service::start().await;
     let request = request();
     service.created(&request).await;

@@ -1,6 +1,6 @@
-//! An engine that does not answer: everybody is answered in time all the same, and what comes late is cleared away.
+//! An engine that does not answer: every caller is answered within its limit, and late containers are removed.
 //!
-//! Time is virtual here: it jumps to the next deadline whenever nothing else is left to do.
+//! Time is virtual here: it jumps to the next deadline whenever no task is ready.
 
 use sandboxd_actors::domain::outcome::{Deletion, Outcome, SandboxError, StartFailure};
 use sandboxd_actors::ports::engine::fake::{Fault, Gate};
@@ -17,7 +17,7 @@ fn assert_timed_out(failure: &StartFailure, expected: Operation) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_create_that_hangs_is_answered_at_its_deadline_and_what_it_brings_later_is_removed() {
+async fn a_create_that_hangs_is_answered_at_its_deadline_and_its_late_container_is_removed() {
     let service = Service::start().await;
     let request = request();
     let gate = service.engine.hold_next(Operation::Create);
@@ -66,7 +66,7 @@ async fn a_straggler_that_comes_first_makes_way_for_the_new_sandbox() {
     let request = request();
     let late = service.engine.hold_next(Operation::Create);
     service.start_failure(&request).await;
-    // The straggler's container is there, and cannot be removed before the next create finds it.
+    // The straggler's container exists, and cannot be removed before the next create finds it.
     let removal = service.engine.hold_next(Operation::Remove);
     late.open();
     service.reached(Operation::Remove).await;
@@ -87,7 +87,7 @@ async fn delete_during_a_create_that_hangs_is_answered_and_the_straggler_removed
     let asked = Instant::now();
     let deleted = service.sandboxes.delete(request.chat).await;
     assert!(matches!(deleted, Ok(Deletion::Deleted { container: None, .. })), "{deleted:?}");
-    assert!(asked.elapsed() < ENGINE_LIMIT, "a delete does not wait for the deadline of what it cancels");
+    assert!(asked.elapsed() < ENGINE_LIMIT, "a delete does not wait for the deadline of the cancelled create");
     assert!(create.await.unwrap().is_err());
     gate.open();
     service.reached(Operation::Remove).await;
@@ -159,7 +159,7 @@ async fn a_chat_whose_engine_hangs_disturbs_no_other() {
     let other = request();
     service.created(&other).await;
     service.sandboxes.delete(other.chat).await.unwrap();
-    assert!(asked.elapsed() < ENGINE_LIMIT, "it waited for nobody's limit");
+    assert!(asked.elapsed() < ENGINE_LIMIT, "no limit of another chat passed");
     gate.open();
     hanging.await.unwrap().unwrap();
 }

@@ -1,4 +1,4 @@
-//! What counts against a limit is what there is, whatever was asked for first.
+//! Limits count the existing sandboxes, independent of the first request.
 
 use sandboxd_actors::domain::create_request::CreateRequest;
 use sandboxd_actors::domain::ids::WorkspaceId;
@@ -10,21 +10,21 @@ use sandboxd_actors::root::limits::Capacity;
 
 use crate::support::{Service, TestClock, leave, request};
 
-/// For a chat of its own.
-fn within(workspace: u128) -> CreateRequest {
+/// A request for a new chat in the workspace.
+fn in_workspace(workspace: u128) -> CreateRequest {
     CreateRequest { workspace: Some(WorkspaceId::new(uuid::Uuid::from_u128(workspace))), ..request() }
 }
 
-/// One sandbox per workspace, and one of the first was left on the engine.
+/// A service with a limit of one sandbox per workspace. The first workspace has a leftover sandbox on the engine.
 async fn left(state: ContainerState) -> (Service, CreateRequest) {
-    let (engine, request) = (FakeEngine::new(), within(1));
+    let (engine, request) = (FakeEngine::new(), in_workspace(1));
     leave(&engine, &request, state, TestClock::default().now());
     let capacity = Capacity { per_workspace: Some(1), ..Capacity::default() };
     (Service::limited(engine, capacity).await, request)
 }
 
 async fn is_full(service: &Service, workspace: u128) -> bool {
-    match service.sandboxes.create(within(workspace)).await {
+    match service.sandboxes.create(in_workspace(workspace)).await {
         Ok(_) => false,
         Err(SandboxError::AdmissionDenied { what: LimitKind::Workspace, limit: 1, .. }) => true,
         Err(other) => panic!("{other}"),
@@ -32,25 +32,25 @@ async fn is_full(service: &Service, workspace: u128) -> bool {
 }
 
 #[tokio::test]
-async fn a_sandbox_that_is_asked_for_before_it_is_adopted_counts_as_what_it_is() {
+async fn a_sandbox_requested_before_its_adoption_counts_with_its_own_keys() {
     let (service, request) = left(ContainerState::Running).await;
-    let unsaid = CreateRequest { workspace: None, ..request.clone() };
-    let found = service.created(&unsaid).await;
+    let without_workspace = CreateRequest { workspace: None, ..request.clone() };
+    let found = service.created(&without_workspace).await;
     assert_eq!((found.outcome, found.sandbox.workspace), (Outcome::Reused, request.workspace));
     service.adopt().await.expect("an engine without faults can be listed");
     assert!(is_full(&service, 1).await);
 
     let (service, request) = left(ContainerState::Running).await;
-    assert!(service.sandbox(request.chat).await.is_some(), "somebody only looks at it");
+    assert!(service.sandbox(request.chat).await.is_some(), "a read finds the sandbox");
     assert!(is_full(&service, 1).await);
 }
 
 #[tokio::test]
-async fn a_sandbox_that_takes_the_place_of_one_of_another_workspace_counts_as_its_own() {
+async fn a_replacement_in_another_workspace_counts_in_that_workspace() {
     let (service, request) = left(ContainerState::Exited(None)).await;
     service.adopt().await.expect("an engine without faults can be listed");
-    assert!(is_full(&service, 1).await, "what has failed is still there");
-    let moved = CreateRequest { workspace: within(2).workspace, ..request };
+    assert!(is_full(&service, 1).await, "a failed sandbox counts");
+    let moved = CreateRequest { workspace: in_workspace(2).workspace, ..request };
     assert_eq!(service.created(&moved).await.outcome, Outcome::Replaced);
     assert!(is_full(&service, 2).await);
     assert!(!is_full(&service, 1).await);

@@ -1,4 +1,4 @@
-//! Listings go through the sandboxes in order, page by page.
+//! Listings return the sandboxes in order, page by page.
 
 use sandboxd_actors::domain::outcome::SandboxError;
 use sandboxd_actors::domain::sandbox::Status;
@@ -57,7 +57,7 @@ async fn a_chat_that_was_listed_retires_like_any_other() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_chat_that_the_engine_does_not_tell_about_is_named_and_not_left_out() {
+async fn a_chat_that_the_engine_cannot_describe_is_named_and_not_left_out() {
     let service = Service::start().await;
     let (known, unknown) = (request(), request());
     service.created(&known).await;
@@ -65,7 +65,7 @@ async fn a_chat_that_the_engine_does_not_tell_about_is_named_and_not_left_out() 
 
     let next = service.next_run().await;
     next.engine.fail_always(Operation::Inspect, Fault::unreachable());
-    next.sandboxes.get(unknown.chat).await.expect_err("the engine is away");
+    next.sandboxes.get(unknown.chat).await.expect_err("the engine does not answer");
     next.adopt().await.expect("a list succeeds");
     let page = next.sandboxes.list(None, 10).await.unwrap();
     assert_eq!(page.sandboxes.iter().map(|sandbox| sandbox.chat).collect::<Vec<_>>(), [known.chat]);
@@ -91,8 +91,8 @@ async fn a_chat_whose_actor_failed_is_named_and_not_left_out() {
     let request = request();
     service.created(&request).await;
     let failed = loop {
-        // The reaper reads the same clock, and may be the one that fails.
-        service.clock.break_once();
+        // The reaper reads the same clock, and may be the actor that fails.
+        service.clock.panic_once();
         let page = service.sandboxes.list(None, 10).await.unwrap();
         if let Some(failed) = page.undescribed.first() {
             assert_eq!(page.sandboxes, []);
@@ -101,7 +101,7 @@ async fn a_chat_whose_actor_failed_is_named_and_not_left_out() {
     };
     assert_eq!(failed.chat, request.chat);
     assert!(matches!(failed.error, SandboxError::Recovering { .. }), "{failed:?}");
-    // While the actor is down, and not only at the moment in which it fails.
+    // The chat is listed for as long as the actor is down, not only at the moment of the failure.
     let page = service.sandboxes.list(None, 10).await.unwrap();
     assert_eq!(page.undescribed.len() + page.sandboxes.len(), 1, "{page:?}");
 }

@@ -1,5 +1,5 @@
-//! The core as a whole, from its callers' side, on an engine in memory: for the faults, the races and the hours that a
-//! real engine cannot show.
+//! Tests of the whole core through its API, on an engine in memory: faults, races and long times that a real engine
+//! cannot show.
 
 mod adoption;
 mod clock_steps;

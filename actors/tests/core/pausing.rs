@@ -1,4 +1,4 @@
-//! Sandboxes that stand still, on an engine that does not always do as it is told.
+//! Pauses and resumes, on an engine that fails.
 
 use sandboxd_actors::domain::outcome::{Deletion, Outcome, SandboxError};
 use sandboxd_actors::domain::sandbox::{Reason, Status};
@@ -16,7 +16,7 @@ async fn a_pause_that_hangs_is_answered_at_its_deadline_and_the_sandbox_runs_on(
     service.created(&request).await;
     service.engine.fail_next(Operation::Pause, Fault::Hang);
     let asked = Instant::now();
-    let failure = service.sandboxes.pause(request.chat).await.expect_err("nothing was answered");
+    let failure = service.sandboxes.pause(request.chat).await.expect_err("the engine does not answer");
     assert!(matches!(failure, SandboxError::NotPaused { error: EngineError::TimedOut { .. }, .. }), "{failure:?}");
     assert_eq!(asked.elapsed(), ENGINE_LIMIT);
     assert_eq!(service.sandbox(request.chat).await.map(|sandbox| sandbox.status), Some(Status::Running));
@@ -25,7 +25,7 @@ async fn a_pause_that_hangs_is_answered_at_its_deadline_and_the_sandbox_runs_on(
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_the_engine_did_unheard_is_done() {
+async fn a_pause_or_resume_whose_answer_was_lost_counts_as_done() {
     let service = Service::start().await;
     let request = request();
     let created = service.created(&request).await;
@@ -42,7 +42,7 @@ async fn what_the_engine_did_unheard_is_done() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_engine_that_does_not_resume_is_told_of_and_the_sandbox_stays_paused() {
+async fn a_failed_resume_is_reported_and_the_sandbox_stays_paused() {
     let service = Service::start().await;
     let request = request();
     service.created(&request).await;
@@ -90,7 +90,7 @@ async fn a_delete_does_not_wait_for_a_pause_or_a_resumption() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_others_paused_while_no_event_was_heard_is_found_by_the_next_pass() {
+async fn an_external_pause_without_an_event_is_found_by_the_next_pass() {
     let service = Service::start().await;
     let request = request();
     let created = service.created(&request).await;
@@ -107,7 +107,7 @@ async fn what_others_paused_while_no_event_was_heard_is_found_by_the_next_pass()
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_paused_is_adopted_as_such_with_and_without_a_journal() {
+async fn a_paused_sandbox_is_adopted_as_paused_with_and_without_a_journal() {
     let service = Service::start().await;
     let request = request();
     let created = service.created(&request).await;

@@ -1,4 +1,4 @@
-//! Slots and the chats that claim them, with an engine and a host whose faults are chosen.
+//! Pools and claims, with faults of the engine and the host.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use sandboxd_actors::domain::create_request::CreateRequest;
 use sandboxd_actors::domain::ids::ContainerName;
 use sandboxd_actors::domain::outcome::{Launch, Outcome, SandboxError, StartFailure};
 use sandboxd_actors::domain::profile::PoolTargets;
-use sandboxd_actors::journal::memory::Fault as LimitReached;
+use sandboxd_actors::journal::memory::Fault as JournalFault;
 use sandboxd_actors::pool::Status;
 use sandboxd_actors::pool::inventory::Hinted;
 use sandboxd_actors::ports::engine::fake::{FakeEngine, Fault};
@@ -17,7 +17,7 @@ use sandboxd_actors::ports::engine::{ContainerState, EngineError, Operation};
 
 use crate::support::{Service, in_time, instance, request};
 
-/// A service whose pool has so many slots.
+/// A service whose pool has this number of slots.
 async fn pooled(size: usize) -> Service {
     let targets = PoolTargets { size, hints: 1, ..PoolTargets::default() };
     let service = Service::pooled(FakeEngine::new(), targets).await;
@@ -37,13 +37,13 @@ async fn until(service: &Service, condition: impl Fn(&Status) -> bool) -> Status
     }
 }
 
-/// The same for a chat of its own, of the profile that the service knows.
+/// A request for a new chat with the configured profile.
 fn another(service: &Service) -> CreateRequest {
     CreateRequest { profile: Arc::clone(&service.profile), ..request() }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_create_that_finds_a_slot_starts_nothing_and_does_not_wait_for_its_name() {
+async fn a_warm_create_starts_no_container_and_does_not_wait_for_its_rename() {
     let service = pooled(1).await;
     let before = [Operation::Create, Operation::Start].map(|operation| service.engine.calls(operation));
     let request = another(&service);
@@ -76,25 +76,25 @@ async fn of_many_creates_at_once_each_gets_a_container_of_its_own() {
 async fn a_slot_that_cannot_be_bound_is_removed_and_the_create_goes_on_without() {
     let service = pooled(1).await;
     let slot = service.engine.containers()[0].id.clone();
-    service.slots.spoil(1);
+    service.slots.fail_binds(1);
     let created = service.created(&another(&service)).await;
     assert_eq!(created.launch, Launch::Cold);
     assert_ne!(created.sandbox.container.as_ref(), Some(&slot));
     service.engine.until(|engine| engine.containers().iter().all(|container| container.id != slot)).await;
-    assert_eq!(until(&service, |pool| pool.slots.free == 1).await.tally.spoiled, 1);
+    assert_eq!(until(&service, |pool| pool.slots.free == 1).await.counters.spoiled, 1);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_slot_whose_claim_cannot_be_copied_is_removed_at_once() {
     let service = pooled(1).await;
     let slot = service.engine.containers()[0].id.clone();
-    service.slots.forget(1);
+    service.slots.fail_copies(1);
     assert_eq!(service.created(&another(&service)).await.launch, Launch::Cold);
     in_time(service.engine.until(|engine| engine.containers().iter().all(|container| container.id != slot))).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_name_that_the_engine_does_not_give_keeps_nobody_from_a_sandbox() {
+async fn a_failed_rename_does_not_delay_a_create() {
     let service = pooled(1).await;
     service.engine.fail_next(Operation::Rename, Fault::Hang);
     assert_eq!(service.created(&another(&service)).await.launch, Launch::Warm);
@@ -114,14 +114,14 @@ async fn a_slot_that_an_image_was_rebuilt_under_is_not_handed_out() {
 async fn a_delete_during_a_claim_removes_the_slot_too() {
     let service = pooled(1).await;
     let request = another(&service);
-    service.slots.hold();
+    service.slots.hold_binds();
     let looks = service.engine.calls(Operation::ImageId);
     let create = service.creating(&request);
     service.engine.reached(Operation::ImageId, looks + 1).await;
     let sandboxes = service.sandboxes.clone();
     let delete = tokio::spawn(async move { sandboxes.delete(request.chat).await });
     tokio::task::yield_now().await;
-    service.slots.go_on();
+    service.slots.release_binds();
     delete.await.expect("no panic").expect("deleted");
     let failed = create.await.expect("no panic").expect_err("deleted while it was created");
     assert!(matches!(failed, SandboxError::StartFailed { failure: StartFailure::Deleted, .. }), "{failed}");
@@ -150,7 +150,7 @@ async fn slots_wait_for_a_quiet_engine() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_engine_that_starts_nothing_is_asked_less_and_less_often() {
+async fn failed_starts_of_slots_back_off() {
     let targets = PoolTargets { size: 1, ..PoolTargets::default() };
     let engine = FakeEngine::new();
     engine.fail_always(Operation::Create, Fault::Fail(EngineError::Unreachable { message: "gone".into() }));
@@ -193,7 +193,7 @@ async fn a_claim_is_on_disk_with_its_sandbox_and_goes_with_it() {
     let claimed: Vec<_> = claims.iter().map(|claim| (claim.session, Some(&claim.container))).collect();
     assert_eq!(claimed, [(created.sandbox.session, created.sandbox.container.as_ref())]);
 
-    // The next run knows nothing but engine and journal.
+    // The next run has only the engine and the journal.
     let next = service.next_run().await;
     next.adopt().await.expect("an engine without faults can be listed");
     let found = next.created(&request).await;
@@ -206,7 +206,7 @@ async fn a_claim_is_on_disk_with_its_sandbox_and_goes_with_it() {
 #[tokio::test(start_paused = true)]
 async fn a_sandbox_whose_record_cannot_be_written_has_no_claim_either() {
     let service = pooled(1).await;
-    service.journal.fail_always(LimitReached::full());
+    service.journal.fail_always(JournalFault::full());
     let failed = service.start_failure(&another(&service)).await;
     assert!(matches!(failed, StartFailure::NotSaved(_)), "{failed}");
     service.journal.heal();

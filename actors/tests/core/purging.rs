@@ -1,4 +1,4 @@
-//! A chat's directory is removed when it is asked for or kept for long enough, and never under a sandbox.
+//! A chat's directory is removed on request or after its retention time, and never under a sandbox.
 
 use std::time::Duration;
 
@@ -44,7 +44,7 @@ async fn a_create_that_comes_during_a_purge_begins_after_it() {
     service.directories.hang();
     let sandboxes = service.sandboxes.clone();
     let purge = tokio::spawn(async move { sandboxes.purge(request.chat).await });
-    // The mailbox of the chat is the order of both.
+    // The chat's mailbox orders both requests.
     tokio::task::yield_now().await;
     let create = service.creating(&crate::support::request_for(request.chat));
     while service.sandbox(request.chat).await.is_none_or(|sandbox| sandbox.status != Status::Creating) {
@@ -79,23 +79,23 @@ async fn of_directories_only_those_go_whose_chat_has_had_no_sandbox_for_long_eno
         service.directories.place(chat, long_ago);
     }
     service.directories.place(recent.chat, service.clock.now());
-    service.directories.keep(stuck.chat);
+    service.directories.fail_removal(stuck.chat);
     service.created(&alive).await;
     service.created(&ended).await;
     service.sandboxes.delete(ended.chat).await.unwrap();
 
     assert_eq!(service.sandboxes.prune_chat_directories(KEEP).await, Ok(1));
-    let there = || service.directories.there().keys().copied().collect::<Vec<ChatId>>();
+    let existing = || service.directories.existing().keys().copied().collect::<Vec<ChatId>>();
     let mut left = vec![alive.chat, ended.chat, recent.chat, stuck.chat];
     left.sort();
-    assert_eq!(there(), left, "a sandbox that ended lately counts, whenever its directory was changed");
-    assert_eq!(service.directories.there()[&alive.chat], Timestamp::MAX_UTC, "one in use is marked");
+    assert_eq!(existing(), left, "a sandbox that ended lately counts, whenever its directory was changed");
+    assert_eq!(service.directories.existing()[&alive.chat], Timestamp::MAX_UTC, "one in use is marked");
 
     service.clock.advance(2 * KEEP);
     assert_eq!(service.sandboxes.prune_chat_directories(KEEP).await, Ok(2));
     let mut left = vec![alive.chat, stuck.chat];
     left.sort();
-    assert_eq!(there(), left);
+    assert_eq!(existing(), left);
 }
 
 #[tokio::test]
@@ -104,5 +104,5 @@ async fn before_the_engine_was_listed_no_directory_is_removed() {
     let chat = request().chat;
     service.directories.place(chat, service.clock.now() - 2 * KEEP);
     assert_eq!(service.sandboxes.prune_chat_directories(KEEP).await, Ok(0));
-    assert_eq!(service.directories.there().len(), 1);
+    assert_eq!(service.directories.existing().len(), 1);
 }

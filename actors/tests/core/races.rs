@@ -1,5 +1,5 @@
-//! The races that managers of sandboxes are known for, each forced, and each lost by whoever must lose it. Why none of
-//! them can be won is said in the architecture's table of the same name.
+//! The known races of sandbox managers, each forced to happen. The table of races in docs/architecture.md says why each
+//! is excluded.
 
 use std::time::Duration;
 
@@ -16,11 +16,11 @@ use sandboxd_actors::reconciler::plan::Action;
 
 use crate::support::{Service, TRUST, in_time, request, request_for};
 
-/// A container without a record is suspected once it is older than this.
+/// Longer than the grace for a container without a record.
 const PAST_GRACE: Duration = Duration::from_secs(180);
 
 impl Service {
-    /// What a pass of the reconciler does, beyond confirming what is known.
+    /// Runs a pass. Returns its actions beyond confirmations.
     async fn reconciled(&self) -> Vec<Action> {
         self.sandboxes.reconcile(Trigger::Request, false).await.expect("the engine can be listed").actions
     }
@@ -30,7 +30,7 @@ impl Service {
         tokio::spawn(async move { sandboxes.delete(chat).await })
     }
 
-    /// Resolves once the reaper has ended the sandbox that has this container, as all that were due by then.
+    /// Resolves once the sandbox with this container has expired, and with it every sandbox that was due by then.
     async fn until_reaped(&self, container: Option<&ContainerId>) {
         let gone = |engine: &FakeEngine| engine.containers().iter().all(|other| Some(&other.id) != container);
         in_time(self.engine.until(gone)).await;
@@ -49,7 +49,7 @@ async fn reconcile_does_not_adopt_what_is_being_torn_down() {
     let gate = service.engine.hold_next(Operation::Stop);
     let delete = service.deleting(&request);
     service.reached(Operation::Stop).await;
-    assert_eq!(service.container().state, ContainerState::Running, "as a pass will list it");
+    assert_eq!(service.container().state, ContainerState::Running, "the state in the next listing");
 
     assert_eq!(service.reconciled().await, []);
     let sandbox = service.sandbox(request.chat).await.unwrap();
@@ -89,7 +89,7 @@ async fn idle_expiry_does_not_end_what_was_just_reused() {
     let session = service.created(&reused).await.sandbox.session;
     let witness = service.created(&unused).await.sandbox;
 
-    // Not seen for a while, it is looked at before it is handed out, and its end comes meanwhile.
+    // The sandbox was not observed for a while, so a create inspects it. It expires meanwhile.
     service.clock.advance(TRUST + TRUST / 2);
     let looks = service.engine.calls(Operation::Inspect);
     let gate = service.engine.hold_next(Operation::Inspect);
@@ -113,10 +113,10 @@ async fn reuse_does_not_return_what_is_reserved_for_tear_down() {
     let gate = service.engine.hold_next(Operation::Stop);
     service.clock.advance(request.ttl());
     service.reached(Operation::Stop).await;
-    assert_eq!(service.container().state, ContainerState::Running, "it could be handed out");
+    assert_eq!(service.container().state, ContainerState::Running, "a create could reuse it");
 
     let create = service.creating(&request);
-    // Until it is queued behind the tear-down.
+    // The create waits behind the tear-down.
     service.until_status(request.chat, Status::Creating).await;
     assert!(!create.is_finished());
     gate.open();
@@ -141,7 +141,7 @@ async fn a_lost_store_does_not_evict_live_sandboxes() {
     let sandbox = service.sandbox(request.chat).await.unwrap();
     assert_eq!((sandbox.status, sandbox.session), (Status::Running, session));
 
-    // Lost while it serves, it is no reason either.
+    // A journal lost while serving evicts no sandbox either.
     service.journal.fail_always(memory::Fault::io());
     service.journal.refuse_reads();
     assert_eq!(service.reconciled().await, []);
@@ -173,7 +173,7 @@ async fn a_store_that_cannot_answer_a_chat_is_not_read_as_not_owned() {
 #[tokio::test]
 async fn a_store_that_cannot_answer_the_reconciler_is_not_read_as_not_owned() {
     let service = Service::start().await;
-    // Owned, but by a record that this run has not read.
+    // The sandbox has a record that this run has not read.
     let other_run = service.next_run().await;
     other_run.adopt().await.unwrap();
     let request = request();
@@ -182,7 +182,7 @@ async fn a_store_that_cannot_answer_the_reconciler_is_not_read_as_not_owned() {
 
     service.journal.refuse_reads();
     service.sandboxes.reconcile(Trigger::Request, false).await.unwrap_err();
-    assert_eq!(service.sandbox(request.chat).await, None, "nothing was decided");
+    assert_eq!(service.sandbox(request.chat).await, None, "no decision was made");
     assert_eq!(service.touched_containers(), 0);
 
     service.journal.heal();
@@ -217,7 +217,7 @@ async fn tear_down_keeps_its_mark_for_a_stop_that_outlives_every_time_out() {
     assert_eq!(next.journal.sandboxes(), []);
 }
 
-/// It is neither adopted nor handed out nor replaced, and the next run will know.
+/// Asserts that the sandbox is neither adopted nor reused nor replaced, and that the next run will know.
 async fn is_marked(service: &Service, request: &CreateRequest, session: SessionId) {
     assert_eq!(service.reconciled().await, []);
     let failure = service.start_failure(request).await;
@@ -238,8 +238,8 @@ async fn registration_clears_stale_entries() {
     service.engine.vanish(old.container.as_ref().unwrap());
     service.until_status(request.chat, Status::Failed).await;
 
-    let until_its_end = request.ttl() - Duration::from_secs(1);
-    service.clock.advance(until_its_end);
+    let until_expiry = request.ttl() - Duration::from_secs(1);
+    service.clock.advance(until_expiry);
     let created = service.created(&request).await;
     assert_eq!(created.outcome, Outcome::Replaced);
     let recorded = |service: &Service| {
@@ -250,7 +250,7 @@ async fn registration_clears_stale_entries() {
     let listed = service.sandboxes.list(None, 10).await.unwrap().sandboxes;
     assert_eq!(listed.iter().filter(|sandbox| sandbox.session == old.session).count(), 0);
 
-    // Nor does the deadline of the old one end the new one.
+    // The deadline of the old sandbox does not end the new one.
     service.clock.advance(Duration::from_secs(2));
     service.until_reaped(witness.container.as_ref()).await;
     assert_eq!(service.sandbox(request.chat).await.unwrap().status, Status::Running);
@@ -264,7 +264,7 @@ async fn a_second_instance_never_stops_the_first_ones_containers() {
     let sandbox = first.created(&request).await.sandbox;
     let theirs = sandbox.container.clone().unwrap();
 
-    // The second knows nothing, is asked about the same chat, and comes to the end of it in every way.
+    // The second instance has no record, gets requests for the same chat, and ends its sandbox in every way.
     let second = first.another_instance().await;
     second.clock.advance(PAST_GRACE);
     assert_eq!(second.reconciled().await, []);
@@ -295,7 +295,7 @@ async fn a_check_of_an_old_generation_does_not_end_the_container_that_was_create
     service.engine.end(&old.container.unwrap(), Exit { code: 1, oom_killed: false }, &[]);
     in_time(service.engine.reached(Operation::Inspect, looks + 1)).await;
 
-    // Created anew by the same actor, which the check will answer to: another has never heard of it.
+    // The same actor creates the next container, because the check replies to this actor.
     let stop = service.engine.hold_next(Operation::Stop);
     let delete = service.deleting(&request);
     service.reached(Operation::Stop).await;
@@ -306,7 +306,7 @@ async fn a_check_of_an_old_generation_does_not_end_the_container_that_was_create
     let created = create.await.unwrap().unwrap();
 
     gate.open();
-    // The last words of the old one are looked for, and then the check answers.
+    // The check reads the last output of the old container, and then replies.
     in_time(service.engine.reached(Operation::LogTail, 1)).await;
     let sandbox = service.sandbox(request.chat).await.unwrap();
     assert_eq!((sandbox.status, sandbox.session), (Status::Running, created.sandbox.session));
@@ -319,28 +319,28 @@ async fn a_renewal_that_won_the_mailbox_beats_the_expiry() {
     let service = Service::start().await;
     let renewed = request();
     let before = service.created(&renewed).await.sandbox;
-    // Due after it, so once this one's end has come, so has the other's.
+    // The witness is due later, so once it has expired, the other deadline has passed, too.
     service.clock.advance(Duration::from_secs(1));
     let witness = request();
     service.created(&witness).await;
     service.sandboxes.journal().flush().await.unwrap();
 
-    // In time, but not on disk until the deadline has passed.
+    // The renewal is in time, but on disk only after the deadline.
     service.clock.advance(renewed.ttl() - Duration::from_secs(2));
     let gate = service.journal.hold_next();
     let mut renewal = Box::pin(service.sandboxes.renew(renewed.chat, renewed.ttl()));
     let answered = (&mut renewal).now_or_never();
-    // Asked for after it, and so answered after it was taken up.
-    let in_time_for_it = service.sandbox(renewed.chat).await;
+    // This request follows the renewal in the mailbox, so its answer shows that the renewal was handled.
+    let before_deadline = service.sandbox(renewed.chat).await;
     service.clock.advance(Duration::from_secs(3));
     service.until_status(witness.chat, Status::Deleting).await;
-    let past_its_end = service.sandbox(renewed.chat).await;
-    // Before anything is asserted: a runtime does not end while a commit is held.
+    let after_deadline = service.sandbox(renewed.chat).await;
+    // Opened before the assertions, because a runtime does not end while a commit is held.
     gate.open();
 
     assert_eq!(answered, None);
-    assert_eq!(in_time_for_it.unwrap().expires_at, before.expires_at, "not promised yet");
-    assert_eq!(past_its_end.unwrap().status, Status::Running);
+    assert_eq!(before_deadline.unwrap().expires_at, before.expires_at, "not promised yet");
+    assert_eq!(after_deadline.unwrap().status, Status::Running);
     let after = in_time(renewal).await.unwrap();
     assert_eq!((after.status, after.session), (Status::Running, before.session));
     assert!(after.expires_at > before.expires_at);

@@ -1,4 +1,4 @@
-//! A sandbox is handed out when it is ready, and not held for one that never will be.
+//! A create returns when its sandbox is ready, and fails within the limit if the sandbox never gets ready.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +18,7 @@ fn http() -> ReadinessCheck {
 }
 
 #[tokio::test]
-async fn nothing_is_asked_of_a_sandbox_that_needs_no_check() {
+async fn a_sandbox_without_a_check_is_not_probed() {
     let service = Service::start().await;
     service.probe.behave(Behaviour::Refuse);
     service.created(&request()).await;
@@ -26,7 +26,7 @@ async fn nothing_is_asked_of_a_sandbox_that_needs_no_check() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_sandbox_is_asked_at_its_own_address_until_it_is_ready() {
+async fn a_sandbox_is_probed_at_its_own_address_until_it_is_ready() {
     for (check, expected) in
         [(http(), "http 10.0.0.1:80 /ready"), (ReadinessCheck::Tcp { port: 80 }, "tcp 10.0.0.1:80")]
     {
@@ -42,7 +42,7 @@ async fn a_sandbox_is_asked_at_its_own_address_until_it_is_ready() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_sandbox_that_never_gets_ready_fails_within_the_limit_with_its_last_words() {
+async fn a_sandbox_that_never_gets_ready_fails_within_the_limit_with_the_last_error() {
     let service = Service::start().await;
     service.probe.behave(Behaviour::Refuse);
     let asked = Instant::now();
@@ -68,7 +68,7 @@ async fn a_try_that_never_ends_is_cut_off_at_the_limit() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_sandbox_that_dies_while_it_is_asked_fails_at_once_with_its_cause() {
+async fn a_sandbox_that_dies_during_a_probe_fails_at_once_with_its_cause() {
     for behaviour in [Behaviour::Refuse, Behaviour::Hang] {
         let service = Service::start().await;
         service.probe.behave(behaviour);
@@ -87,7 +87,7 @@ async fn a_sandbox_that_dies_while_it_is_asked_fails_at_once_with_its_cause() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_sandbox_that_runs_out_of_memory_while_it_is_asked_says_so_with_its_limit() {
+async fn a_sandbox_that_runs_out_of_memory_during_a_probe_fails_with_its_limit() {
     let service = Service::start().await;
     service.probe.behave(Behaviour::Refuse);
     let create = service.creating(&ready_when(http(), LIMIT));
@@ -111,7 +111,7 @@ async fn a_sandbox_that_ends_right_away_fails_with_its_cause() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_sandbox_that_vanishes_while_it_is_asked_fails_at_once() {
+async fn a_sandbox_that_vanishes_during_a_probe_fails_at_once() {
     let service = Service::start().await;
     service.probe.behave(Behaviour::Hang);
     let create = service.creating(&ready_when(http(), LIMIT));
@@ -172,14 +172,15 @@ async fn an_engine_that_hangs_during_the_check_does_not_stretch_the_limit() {
     service.engine.fail_always(Operation::Inspect, Fault::Hang);
     let failure = start_failure(create.await.unwrap());
     assert!(matches!(failure, StartFailure::NotReady { .. }), "{failure}");
-    // The create is answered once its container is removed, and the look that verifies this hangs, too: for its own limit.
+    // The create is answered once its container is removed. The inspect that verifies the removal hangs, too, for its
+    // own limit.
     assert!(hangs.elapsed() <= limit + Duration::from_secs(1) + TEARDOWN.remove, "{:?}", hangs.elapsed());
 }
 
 /// A service with a sandbox that was ready once, and the request for it.
 async fn ready_once(check: ReadinessCheck) -> (Service, CreateRequest) {
     let request = ready_when(check, LIMIT);
-    let service = Service::knowing(Arc::clone(&request.profile)).await;
+    let service = Service::with_profile(Arc::clone(&request.profile)).await;
     service.created(&request).await;
     (service, request)
 }
@@ -197,7 +198,7 @@ async fn a_sandbox_that_does_not_answer_any_more_is_replaced() {
         service.clock.advance(TRUST * 2);
         let create = service.creating(&request);
         service.probe.tried(tried + 1).await;
-        // The next one gets ready.
+        // The next sandbox gets ready.
         service.engine.reached(Operation::Start, 2).await;
         service.probe.behave(Behaviour::Ready);
         let after = create.await.unwrap().unwrap();
@@ -208,9 +209,9 @@ async fn a_sandbox_that_does_not_answer_any_more_is_replaced() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_look_at_a_sandbox_that_was_ready_does_not_take_as_long_as_it_may_take_to_get_ready() {
+async fn a_check_of_a_ready_sandbox_has_a_shorter_limit_than_its_first_readiness() {
     let request = ready_when(http(), Duration::from_secs(600));
-    let service = Service::knowing(Arc::clone(&request.profile)).await;
+    let service = Service::with_profile(Arc::clone(&request.profile)).await;
     service.created(&request).await;
     service.probe.behave(Behaviour::Hang);
     service.clock.advance(TRUST * 2);

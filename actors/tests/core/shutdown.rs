@@ -1,4 +1,4 @@
-//! The service ends in order: no new work, a little time for what is under way, and sandboxes stay.
+//! An orderly shutdown: no new work, a grace period for work under way, and sandboxes stay.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ impl Service {
         tokio::spawn(async move { sandboxes.shut_down(GRACE).await })
     }
 
-    /// Resolves once no more requests are taken.
+    /// Resolves once requests are refused.
     async fn until_closed(&self) {
         let closed = async {
             while self.sandboxes.get(request().chat).await != Err(SandboxError::ShuttingDown) {
@@ -63,7 +63,7 @@ async fn a_delete_under_way_is_finished() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn idle_sandboxes_hold_nothing_up_and_stay() {
+async fn idle_sandboxes_do_not_delay_the_shutdown_and_stay() {
     let service = Service::start().await;
     for _ in 0..3 {
         service.created(&request()).await;
@@ -100,7 +100,7 @@ async fn an_owed_removal_does_not_hold_the_end_up() {
 }
 
 #[tokio::test]
-async fn after_its_end_every_request_is_told_so() {
+async fn after_the_shutdown_every_request_is_refused() {
     let service = Service::start().await;
     let request = request();
     service.created(&request).await;

@@ -1,4 +1,4 @@
-//! What breaks comes back by itself, from what the engine says, and takes nobody else with it.
+//! A failed actor restarts by itself, with the state of the engine, and disturbs no other actor.
 
 use sandboxd_actors::domain::create_request::CreateRequest;
 use sandboxd_actors::domain::ids::ChatId;
@@ -11,15 +11,15 @@ use crate::support::{Service, TestClock, in_time, leave, request};
 
 /// Makes the chat's actor fail in the middle of a request.
 async fn crash(service: &Service, chat: ChatId) {
-    // The reaper looks at the same clock, and may be the one that it breaks for.
+    // The reaper reads the same clock, and may be the actor that fails.
     while {
-        service.clock.break_once();
+        service.clock.panic_once();
         !matches!(service.sandboxes.get(chat).await, Err(SandboxError::Recovering { .. }))
     } {}
 }
 
-/// Creates as a caller does that tries again when it is told to.
-async fn created_in_the_end(service: &Service, request: &CreateRequest) -> Created {
+/// Creates a sandbox, with retries as the errors say.
+async fn created_with_retries(service: &Service, request: &CreateRequest) -> Created {
     let created = async {
         loop {
             match service.sandboxes.create(request.clone()).await {
@@ -39,13 +39,13 @@ async fn a_chat_whose_actor_fails_comes_back_with_its_sandbox() {
     let others = service.created(&other).await.sandbox.session;
     crash(&service, request.chat).await;
     assert_eq!(service.sandbox(other.chat).await.unwrap().session, others, "other chats are not disturbed");
-    let again = created_in_the_end(&service, &request).await;
+    let again = created_with_retries(&service, &request).await;
     assert_eq!((again.outcome, again.sandbox.session), (Outcome::Reused, session));
     assert_eq!(service.engine.calls(Operation::Create), 2);
 }
 
 #[tokio::test(start_paused = true)]
-async fn everybody_who_waits_at_a_chat_that_fails_is_told_to_try_again() {
+async fn every_caller_of_a_chat_that_fails_gets_a_retry_error() {
     let service = Service::start().await;
     let request = request();
     let gate = service.engine.hold_next(Operation::Start);
@@ -53,11 +53,11 @@ async fn everybody_who_waits_at_a_chat_that_fails_is_told_to_try_again() {
     service.reached(Operation::Start).await;
     crash(&service, request.chat).await;
     for create in creates {
-        let told = create.await.unwrap();
-        assert!(matches!(told, Err(SandboxError::Recovering { .. })), "{told:?}");
+        let answer = create.await.unwrap();
+        assert!(matches!(answer, Err(SandboxError::Recovering { .. })), "{answer:?}");
     }
     gate.open();
-    created_in_the_end(&service, &request).await;
+    created_with_retries(&service, &request).await;
     service.container();
 }
 
@@ -70,7 +70,7 @@ async fn a_chat_that_fails_again_and_again_is_started_ever_more_slowly() {
     for _ in 0..7 {
         crash(&service, request.chat).await;
         let failed = tokio::time::Instant::now();
-        created_in_the_end(&service, &request).await;
+        created_with_retries(&service, &request).await;
         waits.push(failed.elapsed());
     }
     // The journal's own thread lets a paused clock run ahead a little.
@@ -100,7 +100,7 @@ async fn a_container_created_after_its_actor_failed_is_removed() {
     service.reached(Operation::Create).await;
     crash(&service, request.chat).await;
     assert!(create.await.unwrap().is_err());
-    // The next actor looks, finds nothing and retires before the engine gets round to it.
+    // The next actor finds no container and retires before the engine creates it.
     service.until_all_retired().await;
     gate.open();
     service.reached(Operation::Remove).await;
@@ -140,12 +140,16 @@ async fn a_sandbox_whose_actor_does_not_start_is_adopted_in_the_end() {
     let session = leave(&engine, &request, ContainerState::Running, TestClock::default().now());
     engine.set_health(&engine.containers()[0].id, Health::Unhealthy);
     let service = Service::unlisted(engine).await;
-    // The pass itself looks at the clock first.
-    service.clock.break_after(1);
+    // The pass reads the clock first.
+    service.clock.panic_after(1);
     service.adopt().await.unwrap();
-    let told = service.sandboxes.get(request.chat).await;
-    assert!(matches!(told, Err(SandboxError::Recovering { .. })), "{told:?}");
-    assert_ne!(created_in_the_end(&service, &request).await.sandbox.session, session, "the unhealthy one is replaced");
+    let answer = service.sandboxes.get(request.chat).await;
+    assert!(matches!(answer, Err(SandboxError::Recovering { .. })), "{answer:?}");
+    assert_ne!(
+        created_with_retries(&service, &request).await.sandbox.session,
+        session,
+        "the unhealthy one is replaced"
+    );
 }
 
 #[tokio::test]
@@ -178,7 +182,7 @@ async fn a_tear_down_that_panics_is_owed() {
 }
 
 #[tokio::test]
-async fn a_look_that_panics_is_a_sandbox_not_seen_rather_than_one_gone() {
+async fn an_inspect_that_panics_does_not_count_as_a_vanished_sandbox() {
     let service = Service::start().await;
     let request = request();
     let session = service.created(&request).await.sandbox.session;

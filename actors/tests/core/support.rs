@@ -1,4 +1,4 @@
-//! A running core with everything around it in the test's hands.
+//! A running core whose ports are controlled by the test.
 
 mod clock;
 mod directories;
@@ -35,19 +35,19 @@ use sandboxd_actors::sandboxes::{Intervals, Sandboxes};
 
 pub(crate) use clock::TestClock;
 pub(crate) use directories::{Done, TestDirectories};
-use guests::TestInteriors;
+use guests::TestGuests;
 pub(crate) use probe::{Behaviour, TestProbe};
 pub(crate) use slots::TestSlots;
 
-/// A sandbox seen so recently is handed out without another look.
+/// A sandbox observed within this time is reused without an inspect.
 pub(crate) const TRUST: Duration = Duration::from_secs(2);
-/// What every call to the engine is given, whatever it is for.
+/// The limit of every engine call.
 pub(crate) const ENGINE_LIMIT: Duration = Duration::from_secs(20);
 const JOURNAL_LIMIT: Duration = Duration::from_secs(30);
 pub(crate) const TEARDOWN: TeardownLimits =
     TeardownLimits { graceful: Duration::from_secs(3), remove: Duration::from_secs(5), total: Duration::from_secs(10) };
 
-/// One run of the core. Its engine, and whatever is on it, outlives it.
+/// One run of the core. Its engine, with its containers, outlives it.
 pub(crate) struct Service {
     pub(crate) sandboxes: Sandboxes,
     pub(crate) engine: FakeEngine,
@@ -56,57 +56,57 @@ pub(crate) struct Service {
     pub(crate) directories: TestDirectories,
     pub(crate) journal: MemoryJournal,
     pub(crate) slots: TestSlots,
-    /// The one it knows.
+    /// The configured profile.
     pub(crate) profile: Arc<Profile>,
 }
 
 impl Service {
-    /// Has listed its engine, as a service has before it takes requests.
+    /// Starts a service that has listed its engine, as before serving requests.
     pub(crate) async fn start() -> Self {
         let service = Self::unlisted(FakeEngine::new()).await;
         service.adopt().await.expect("an engine without faults can be listed");
         service
     }
 
-    /// Has not been able to list its engine yet.
+    /// Starts a service that has not listed its engine yet.
     pub(crate) async fn unlisted(engine: FakeEngine) -> Self {
-        Self::with_turns(engine, 64).await
+        Self::with_permits(engine, 64).await
     }
 
-    pub(crate) async fn with_turns(engine: FakeEngine, turns: usize) -> Self {
-        Self::with(instance(), engine, MemoryJournal::default(), turns).await
+    pub(crate) async fn with_permits(engine: FakeEngine, permits: usize) -> Self {
+        Self::with(instance(), engine, MemoryJournal::default(), permits).await
     }
 
-    /// Has not been able to list its engine yet, and has room for so many.
+    /// Starts a service with these limits that has not listed its engine yet.
     pub(crate) async fn limited(engine: FakeEngine, capacity: Capacity) -> Self {
-        Self::of(instance(), engine, MemoryJournal::default(), 64, request().profile, capacity).await
+        Self::build(instance(), engine, MemoryJournal::default(), 64, request().profile, capacity).await
     }
 
-    /// Has listed its engine, and knows this profile.
-    pub(crate) async fn knowing(profile: Arc<Profile>) -> Self {
-        Self::knowing_with_turns(64, profile).await
+    /// Starts a service with this profile that has listed its engine.
+    pub(crate) async fn with_profile(profile: Arc<Profile>) -> Self {
+        Self::with_profile_and_permits(64, profile).await
     }
 
-    /// The same, with so many turns at the engine.
-    pub(crate) async fn knowing_with_turns(turns: usize, profile: Arc<Profile>) -> Self {
+    /// The same, with this number of engine permits.
+    pub(crate) async fn with_profile_and_permits(permits: usize, profile: Arc<Profile>) -> Self {
         let (engine, journal) = (FakeEngine::new(), MemoryJournal::default());
-        let service = Self::of(instance(), engine, journal, turns, profile, Capacity::default()).await;
+        let service = Self::build(instance(), engine, journal, permits, profile, Capacity::default()).await;
         service.adopt().await.expect("an engine without faults can be listed");
         service
     }
 
-    /// With sandboxes that are started ahead.
+    /// Starts a service with a pool.
     pub(crate) async fn pooled(engine: FakeEngine, pool: PoolTargets) -> Self {
         let profile = Arc::new(Profile { pool, ..(*request().profile).clone() });
-        Self::of(instance(), engine, MemoryJournal::default(), 64, profile, Capacity::default()).await
+        Self::build(instance(), engine, MemoryJournal::default(), 64, profile, Capacity::default()).await
     }
 
-    /// With so many turns at the engine, and sandboxes of which this becomes at their end.
-    pub(crate) async fn ending(turns: usize, on_expire: OnExpire) -> Self {
-        Self::knowing_with_turns(turns, Arc::new(Profile { on_expire, ..(*request().profile).clone() })).await
+    /// Starts a service with this number of engine permits and this expiry action.
+    pub(crate) async fn with_expiry(permits: usize, on_expire: OnExpire) -> Self {
+        Self::with_profile_and_permits(permits, Arc::new(Profile { on_expire, ..(*request().profile).clone() })).await
     }
 
-    /// Another instance on the same engine, with a journal of its own.
+    /// Starts another instance on the same engine, with a journal of its own.
     pub(crate) async fn another_instance(&self) -> Self {
         let another = "another".parse().expect("a name");
         let service = Self::with(another, self.engine.clone(), MemoryJournal::default(), 64).await;
@@ -114,15 +114,15 @@ impl Service {
         service
     }
 
-    async fn with(instance: InstanceName, engine: FakeEngine, journal: MemoryJournal, turns: usize) -> Self {
-        Self::of(instance, engine, journal, turns, request().profile, Capacity::default()).await
+    async fn with(instance: InstanceName, engine: FakeEngine, journal: MemoryJournal, permits: usize) -> Self {
+        Self::build(instance, engine, journal, permits, request().profile, Capacity::default()).await
     }
 
-    async fn of(
+    async fn build(
         instance: InstanceName,
         engine: FakeEngine,
         journal: MemoryJournal,
-        turns: usize,
+        permits: usize,
         profile: Arc<Profile>,
         capacity: Capacity,
     ) -> Self {
@@ -147,12 +147,12 @@ impl Service {
         let world = World {
             instance,
             engine: Bounded::new(ClaimedLabels::around(Arc::new(engine.clone()), Arc::clone(&claims)), limits),
-            turns: EngineQueue::new(turns),
+            turns: EngineQueue::new(permits),
             queue_limit: Duration::from_secs(60),
             capacity,
             probe: Arc::new(probe.clone()),
             directories: Arc::new(directories.clone()),
-            guests: Arc::new(TestInteriors),
+            guests: Arc::new(TestGuests),
             slots: Arc::new(slots.clone()),
             claims,
             clock: Arc::new(clock.clone()),
@@ -165,40 +165,41 @@ impl Service {
                 max_leases: 4,
                 max_lease: Duration::from_secs(3600),
             },
+            cleanups: Default::default(),
             retention: sandboxd_actors::domain::snapshot::retention::Retention {
                 keep: 5,
                 max_age: Duration::from_secs(3600),
             },
         };
-        let rhythm = Intervals { reap: Duration::from_secs(1), reconcile: Duration::from_secs(3600) };
-        let (sandboxes, _) = Sandboxes::start(world, contents, rhythm).await.expect("root starts");
+        let intervals = Intervals { reap: Duration::from_secs(1), reconcile: Duration::from_secs(3600) };
+        let (sandboxes, _) = Sandboxes::start(world, contents, intervals).await.expect("root starts");
         Self { sandboxes, engine, clock, probe, directories, journal, slots, profile }
     }
 
-    /// Takes over what the engine holds: how many sandboxes, and how many containers were left alone.
+    /// Reconciles with the engine. Returns the number of actions on sandboxes, and of containers that were left alone.
     pub(crate) async fn adopt(&self) -> Result<(usize, usize), EngineError> {
         let report = self.sandboxes.reconcile(Trigger::Start, false).await?;
         let left = report.actions.iter().filter(|action| matches!(action, Action::Leave { .. })).count();
         Ok((report.actions.len() - left, left))
     }
 
-    /// The next run of the service, on the same engine and journal. It has listed nothing yet.
+    /// Starts the next run of the service on the same engine and journal. It has not listed the engine yet.
     pub(crate) async fn next_run(&self) -> Self {
         let (engine, journal, profile) = (self.engine.clone(), self.journal.clone(), Arc::clone(&self.profile));
-        Self::of(instance(), engine, journal, 64, profile, Capacity::default()).await
+        Self::build(instance(), engine, journal, 64, profile, Capacity::default()).await
     }
 
-    /// Creates a sandbox where that is expected to succeed.
+    /// Creates a sandbox; the create must succeed.
     pub(crate) async fn created(&self, request: &CreateRequest) -> Created {
         self.sandboxes.create(request.clone()).await.expect("the create succeeds")
     }
 
-    /// Creates a sandbox where that is expected to fail.
+    /// Creates a sandbox; the create must fail.
     pub(crate) async fn start_failure(&self, request: &CreateRequest) -> StartFailure {
         start_failure(self.sandboxes.create(request.clone()).await)
     }
 
-    /// A create that goes on while the test does other things.
+    /// Starts a create that runs while the test does other things.
     pub(crate) fn creating(&self, request: &CreateRequest) -> tokio::task::JoinHandle<Result<Created, SandboxError>> {
         let (sandboxes, request) = (self.sandboxes.clone(), request.clone());
         tokio::spawn(async move { sandboxes.create(request).await })
@@ -208,7 +209,7 @@ impl Service {
         self.sandboxes.get(chat).await.expect("the chat can be asked")
     }
 
-    /// The one container there is.
+    /// Returns the only container.
     pub(crate) fn container(&self) -> Observed {
         let mut containers = self.engine.containers();
         assert_eq!(containers.len(), 1, "{containers:?}");
@@ -225,7 +226,7 @@ impl Service {
         in_time(reached).await;
     }
 
-    /// Resolves once no chat is served any more.
+    /// Resolves once no chat has an actor.
     pub(crate) async fn until_all_retired(&self) {
         self.until_served(0).await;
     }
@@ -239,7 +240,7 @@ impl Service {
         in_time(served).await;
     }
 
-    /// Resolves once the engine holds nothing.
+    /// Resolves once the engine has no containers.
     pub(crate) async fn until_empty(&self) {
         in_time(self.engine.until(|engine| engine.containers().is_empty())).await;
     }
@@ -249,7 +250,7 @@ impl Service {
     }
 }
 
-/// Keeps a test whose condition never comes true from waiting for ever.
+/// Fails a test whose condition never comes true.
 pub(crate) async fn in_time<T>(condition: impl Future<Output = T>) -> T {
     tokio::time::timeout(Duration::from_secs(120), condition).await.expect("the condition comes true")
 }
@@ -261,7 +262,7 @@ pub(crate) fn start_failure(answer: Result<Created, SandboxError>) -> StartFailu
     }
 }
 
-/// A request for a chat of its own.
+/// A request for a new chat.
 pub(crate) fn request() -> CreateRequest {
     request_for(ChatId::new(uuid::Uuid::new_v4()))
 }
@@ -304,14 +305,14 @@ pub(crate) fn request_for(chat: ChatId) -> CreateRequest {
     }
 }
 
-/// A request whose sandbox is ready when the check says so, within the limit.
+/// A request whose sandbox must pass the check within the limit.
 pub(crate) fn ready_when(check: ReadinessCheck, timeout: Duration) -> CreateRequest {
     let mut request = request();
     Arc::make_mut(&mut request.profile).readiness = Readiness { check, timeout };
     request
 }
 
-/// Puts a container on the engine as an earlier run of the service would have left it.
+/// Puts a container on the engine, as a leftover of an earlier run of the service.
 pub(crate) fn leave(
     engine: &FakeEngine,
     request: &CreateRequest,
@@ -337,7 +338,7 @@ pub(crate) fn observed(spec: &ContainerSpec, state: ContainerState) -> Observed 
     }
 }
 
-/// The container that a request asks for, to be changed and placed by the test.
+/// The container of a request, to be changed and placed by the test.
 pub(crate) fn spec(request: &CreateRequest, now: &TestClock) -> ContainerSpec {
     compose(&instance(), &mount_points(), request, path("/srv/chat"), SessionId::random(), now.now())
 }

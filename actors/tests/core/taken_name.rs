@@ -1,4 +1,4 @@
-//! The chat's name is taken on the engine by something that nobody here knew of. Whatever holds it decides.
+//! The chat's container name is taken on the engine by an unknown container. The outcome depends on that container.
 
 use sandboxd_actors::domain::labels;
 use sandboxd_actors::domain::outcome::{Outcome, SandboxError, StartFailure};
@@ -25,12 +25,12 @@ async fn a_foreign_container_is_named_and_left_alone() {
         }
         service.engine.place(foreign.clone(), spec);
         match service.start_failure(&request).await {
-            StartFailure::InTheWay { name, holder, why } => {
+            StartFailure::NameConflict { name, holder, why } => {
                 assert_eq!((name, holder, why.as_str()), (foreign.name.clone(), foreign.id.clone(), expected));
             }
             other => panic!("{other:?}"),
         }
-        assert_eq!(service.container(), foreign, "as it was");
+        assert_eq!(service.container(), foreign, "unchanged");
         service.engine.vanish(&foreign.id);
     }
     service.until_all_retired().await;
@@ -74,7 +74,7 @@ async fn a_live_sandbox_past_its_deadline_is_replaced() {
 }
 
 #[tokio::test]
-async fn what_is_left_of_an_earlier_sandbox_is_removed() {
+async fn a_leftover_of_an_earlier_sandbox_is_removed() {
     let crashed = ContainerState::Exited(Some(Exit { code: 1, oom_killed: false }));
     for state in [crashed, ContainerState::Created, ContainerState::Dead] {
         let service = Service::start().await;
@@ -87,7 +87,7 @@ async fn what_is_left_of_an_earlier_sandbox_is_removed() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_looked_at_is_left_alone() {
+async fn a_container_that_cannot_be_inspected_is_left_alone() {
     let service = Service::start().await;
     let request = request();
     let session = leave(&service.engine, &request, ContainerState::Running, service.clock.now());
@@ -99,7 +99,7 @@ async fn what_cannot_be_looked_at_is_left_alone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_left_of_an_earlier_sandbox_and_cannot_be_removed_is_removed_later() {
+async fn a_leftover_that_cannot_be_removed_is_removed_later() {
     let service = Service::start().await;
     let request = request();
     leave(&service.engine, &request, ContainerState::Created, service.clock.now());
@@ -112,7 +112,7 @@ async fn what_is_left_of_an_earlier_sandbox_and_cannot_be_removed_is_removed_lat
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_has_the_name_and_is_not_shown_yet_or_any_more_is_waited_for() {
+async fn a_create_waits_for_a_name_whose_container_is_not_visible() {
     let service = Service::start().await;
     for _ in 0..5 {
         service.engine.fail_next(Operation::Create, taken());
@@ -121,7 +121,7 @@ async fn what_has_the_name_and_is_not_shown_yet_or_any_more_is_waited_for() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_name_that_stays_taken_by_what_is_not_shown_may_be_free_later() {
+async fn a_name_that_stays_taken_without_a_visible_container_is_a_temporary_failure() {
     let service = Service::start().await;
     service.engine.fail_always(Operation::Create, taken());
     let failure = service.start_failure(&request()).await;
@@ -143,7 +143,7 @@ async fn a_delete_does_not_wait_for_a_name_to_be_free() {
     service.until_all_retired().await;
 }
 
-/// As the engine says it while it makes or removes the container that has the name.
+/// The engine's error while it creates or removes the container with the name.
 fn taken() -> Fault {
     Fault::Fail(EngineError::NameTaken { name: "that of the chat".into() })
 }

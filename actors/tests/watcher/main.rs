@@ -1,5 +1,5 @@
-//! What the engine tells by itself reaches the chats, whatever happens to its stream. Nobody uses a sandbox here, and no
-//! look is made from time to time: what is found is found because the engine told of it, or may have.
+//! Engine events reach the chats, also across failures of the event stream. No test here uses a sandbox, and no
+//! periodic pass runs: every change is found by an event, or by the pass after a lost stream.
 
 mod service;
 
@@ -20,18 +20,18 @@ const CRASH: Exit = Exit { code: 3, oom_killed: false };
 const KILL: Exit = Exit { code: 137, oom_killed: false };
 const OUT_OF_MEMORY: Exit = Exit { code: 137, oom_killed: true };
 
-/// A service whose engine tells.
-async fn watching() -> Service {
+/// A service with a connected event stream.
+async fn connected() -> Service {
     let service = Service::start(&FakeEngine::new(), &MemoryJournal::new()).await;
     service.streams(1).await;
     service
 }
 
-// ---- what is told ----
+// ---- events ----
 
 #[tokio::test]
-async fn a_sandbox_that_dies_has_failed_with_its_exit_code_and_last_words() {
-    let service = watching().await;
+async fn a_sandbox_that_dies_has_failed_with_its_exit_code_and_last_output() {
+    let service = connected().await;
     let (chat, container) = service.sandbox().await;
     service.engine.end(&container, CRASH, &["up", "no such module"]);
     let failed = service.failed(chat).await;
@@ -42,7 +42,7 @@ async fn a_sandbox_that_dies_has_failed_with_its_exit_code_and_last_words() {
 
 #[tokio::test]
 async fn a_sandbox_that_ran_out_of_memory_has_failed_with_its_limit() {
-    let service = watching().await;
+    let service = connected().await;
     let (chat, container) = service.sandbox().await;
     service.engine.end(&container, OUT_OF_MEMORY, &[]);
     let failed = service.failed(chat).await;
@@ -51,22 +51,22 @@ async fn a_sandbox_that_ran_out_of_memory_has_failed_with_its_limit() {
 }
 
 #[tokio::test]
-async fn an_engine_that_learns_late_of_memory_that_ran_out_is_asked_twice() {
-    let service = watching().await;
+async fn an_engine_that_reports_an_oom_kill_late_is_inspected_twice() {
+    let service = connected().await;
     let (chat, container) = service.sandbox().await;
-    let looks = service.engine.calls(Operation::Inspect);
+    let inspects = service.engine.calls(Operation::Inspect);
     let (first, second) = (service.engine.hold_next(Operation::Inspect), service.engine.hold_next(Operation::Inspect));
     service.engine.end(&container, KILL, &[]);
     first.open();
-    in_time(service.engine.reached(Operation::Inspect, looks + 2)).await;
+    in_time(service.engine.reached(Operation::Inspect, inspects + 2)).await;
     service.engine.end(&container, OUT_OF_MEMORY, &[]);
     second.open();
     assert_eq!(service.failed(chat).await.reason, Reason::OomKilled);
 }
 
 #[tokio::test]
-async fn a_sandbox_whose_container_is_removed_past_the_service_says_so() {
-    let service = watching().await;
+async fn a_sandbox_whose_container_is_removed_externally_has_vanished() {
+    let service = connected().await;
     let (chat, container) = service.sandbox().await;
     service.engine.vanish(&container);
     assert_eq!(service.failed(chat).await.reason, Reason::Vanished);
@@ -74,41 +74,41 @@ async fn a_sandbox_whose_container_is_removed_past_the_service_says_so() {
 
 #[tokio::test]
 async fn a_sandbox_that_is_paused_has_not_failed() {
-    let service = watching().await;
+    let service = connected().await;
     let (chat, container) = service.sandbox().await;
-    service.engine.claim(&container, EventKind::Paused);
-    service.engine.claim(&container, EventKind::OutOfMemory);
-    service.heard(&container).await;
+    service.engine.report_event(&container, EventKind::Paused);
+    service.engine.report_event(&container, EventKind::OutOfMemory);
+    service.until_processed(&container).await;
     assert_eq!(service.status(chat).await, Some(Status::Running));
 }
 
 #[tokio::test]
-async fn what_is_told_during_a_look_is_looked_at_again() {
-    let service = watching().await;
+async fn an_event_during_an_inspect_causes_another_inspect() {
+    let service = connected().await;
     let ((chat, container), (_, witness)) = (service.sandbox().await, service.sandbox().await);
-    let looks = service.engine.calls(Operation::Inspect);
+    let inspects = service.engine.calls(Operation::Inspect);
     let first = service.engine.hold_next(Operation::Inspect);
-    service.engine.claim(&container, EventKind::Paused);
-    in_time(service.engine.reached(Operation::Inspect, looks + 1)).await;
-    service.engine.claim(&container, EventKind::Died);
-    service.heard(&witness).await;
+    service.engine.report_event(&container, EventKind::Paused);
+    in_time(service.engine.reached(Operation::Inspect, inspects + 1)).await;
+    service.engine.report_event(&container, EventKind::Died);
+    service.until_processed(&witness).await;
 
-    // The first look finds it alive; the second was asked for by nobody but the event.
+    // The first inspect finds the container alive; the second was requested only by the event.
     let second = service.engine.hold_next(Operation::Inspect);
     first.open();
-    in_time(service.engine.reached(Operation::Inspect, looks + 3)).await;
+    in_time(service.engine.reached(Operation::Inspect, inspects + 3)).await;
     service.engine.end(&container, CRASH, &[]);
     second.open();
     service.failed(chat).await;
 }
 
 #[tokio::test]
-async fn a_sandbox_that_dies_while_it_is_being_promised_has_failed_afterwards() {
+async fn a_sandbox_that_dies_before_its_acknowledgement_has_failed_afterwards() {
     let journal = MemoryJournal::new();
     let service = Service::start(&FakeEngine::new(), &journal).await;
     let (_, witness) = service.sandbox().await;
     service.sandboxes.journal().flush().await.unwrap();
-    let looks = service.engine.calls(Operation::Inspect);
+    let inspects = service.engine.calls(Operation::Inspect);
     let gate = journal.hold_next();
 
     let request = service::request();
@@ -117,24 +117,24 @@ async fn a_sandbox_that_dies_while_it_is_being_promised_has_failed_afterwards() 
         let sandboxes = service.sandboxes.clone();
         async move { sandboxes.create(request).await }
     });
-    // Its launch looks at it once.
-    in_time(service.engine.reached(Operation::Inspect, looks + 1)).await;
+    // The launch inspects the container once.
+    in_time(service.engine.reached(Operation::Inspect, inspects + 1)).await;
     let launched = service.engine.containers().into_iter().find(|container| container.id != witness).unwrap();
     service.engine.end(&launched.id, CRASH, &[]);
-    service.heard(&witness).await;
+    service.until_processed(&witness).await;
     gate.open();
     create.await.unwrap().unwrap();
     service.failed(chat).await;
 }
 
 #[tokio::test]
-async fn a_flood_of_events_costs_one_more_look_and_stalls_nobody() {
-    let service = watching().await;
+async fn a_flood_of_events_costs_one_more_inspect_and_stalls_no_request() {
+    let service = connected().await;
     let ((chat, container), (other, witness)) = (service.sandbox().await, service.sandbox().await);
-    let looks = service.engine.calls(Operation::Inspect);
+    let inspects = service.engine.calls(Operation::Inspect);
     let gate = service.engine.hold_next(Operation::Inspect);
     for _ in 0..50_000 {
-        service.engine.claim(&container, EventKind::Died);
+        service.engine.report_event(&container, EventKind::Died);
     }
     let answers = async {
         assert_eq!(service.status(other).await, Some(Status::Running));
@@ -142,52 +142,52 @@ async fn a_flood_of_events_costs_one_more_look_and_stalls_nobody() {
         service.sandbox().await;
     };
     tokio::time::timeout(Duration::from_secs(10), answers).await.expect("requests are answered");
-    service.heard(&witness).await;
+    service.until_processed(&witness).await;
     gate.open();
-    in_time(service.engine.reached(Operation::Inspect, looks + 4)).await;
-    service.heard(&witness).await;
-    // One that was held, one more; one of the create; and two at the witness.
-    assert_eq!(service.engine.calls(Operation::Inspect), looks + 5);
+    in_time(service.engine.reached(Operation::Inspect, inspects + 4)).await;
+    service.until_processed(&witness).await;
+    // One held inspect and one more, one of the create, and two of the witness.
+    assert_eq!(service.engine.calls(Operation::Inspect), inspects + 5);
 }
 
 #[tokio::test]
-async fn what_is_told_of_containers_that_are_not_a_sandbox_is_ignored() {
-    let service = watching().await;
+async fn events_of_containers_that_are_not_a_sandbox_are_ignored() {
+    let service = connected().await;
     let ((chat, container), (_, witness)) = (service.sandbox().await, service.sandbox().await);
     let ours = service.engine.containers().into_iter().find(|other| other.id == container).unwrap();
-    let strangers = [
-        stranger(
+    let foreigners = [
+        foreign(
             &ours,
             "of-a-chat-without-a-sandbox",
             (labels::CHAT_ID, &ChatId::new(uuid::Uuid::new_v4()).to_string()),
         ),
-        stranger(&ours, "of-another-instance", (labels::INSTANCE, "another")),
-        stranger(&ours, "of-no-chat", (labels::CHAT_ID, "none")),
-        stranger(&ours, "of-this-chat-under-another-id", (labels::INSTANCE, "default")),
+        foreign(&ours, "of-another-instance", (labels::INSTANCE, "another")),
+        foreign(&ours, "of-no-chat", (labels::CHAT_ID, "none")),
+        foreign(&ours, "of-this-chat-under-another-id", (labels::INSTANCE, "default")),
     ];
-    let looks = service.engine.calls(Operation::Inspect);
+    let inspects = service.engine.calls(Operation::Inspect);
     let spec = service.engine.specs().remove(0);
-    for stranger in strangers {
-        service.engine.place(stranger.clone(), spec.clone());
-        service.engine.end(&stranger.id, CRASH, &[]);
-        service.engine.vanish(&stranger.id);
+    for foreign in foreigners {
+        service.engine.place(foreign.clone(), spec.clone());
+        service.engine.end(&foreign.id, CRASH, &[]);
+        service.engine.vanish(&foreign.id);
     }
-    service.heard(&witness).await;
-    assert_eq!(service.engine.calls(Operation::Inspect), looks + 1, "nobody but the witness was looked at");
+    service.until_processed(&witness).await;
+    assert_eq!(service.engine.calls(Operation::Inspect), inspects + 1, "only the witness was inspected");
     assert_eq!(service.status(chat).await, Some(Status::Running));
 }
 
-fn stranger(ours: &Observed, id: &str, (label, value): (&str, &str)) -> Observed {
+fn foreign(ours: &Observed, id: &str, (label, value): (&str, &str)) -> Observed {
     let mut labels: BTreeMap<_, _> = ours.labels.clone();
     labels.insert(label.to_owned(), value.to_owned());
     Observed { id: ContainerId::new(id), name: id.to_owned(), labels, state: ContainerState::Running, ..ours.clone() }
 }
 
-// ---- when the stream breaks ----
+// ---- a broken stream ----
 
 #[tokio::test]
-async fn a_death_that_was_not_told_is_found_when_the_stream_is_back() {
-    let service = watching().await;
+async fn a_missed_death_is_found_when_the_stream_is_back() {
+    let service = connected().await;
     let ((died, first), (vanished, second)) = (service.sandbox().await, service.sandbox().await);
     service.engine.fail_always(Operation::Watch, Fault::unreachable());
     service.engine.break_streams();
@@ -205,8 +205,8 @@ async fn a_death_that_was_not_told_is_found_when_the_stream_is_back() {
 }
 
 #[tokio::test]
-async fn the_stream_is_open_before_it_is_looked_for_what_was_missed() {
-    let service = watching().await;
+async fn the_stream_is_open_before_the_pass_for_missed_events() {
+    let service = connected().await;
     let lists = service.engine.calls(Operation::List);
     service.engine.break_streams();
     in_time(service.engine.reached(Operation::List, lists + 1)).await;
@@ -215,7 +215,7 @@ async fn the_stream_is_open_before_it_is_looked_for_what_was_missed() {
 
 #[tokio::test]
 async fn a_gap_that_could_not_be_closed_at_once_is_closed_later() {
-    let service = watching().await;
+    let service = connected().await;
     let (chat, container) = service.sandbox().await;
     service.engine.fail_next(Operation::List, Fault::unreachable());
     service.engine.fail_next(Operation::List, Fault::unreachable());
@@ -235,7 +235,7 @@ async fn an_engine_that_never_answers_for_the_stream_is_asked_again() {
 }
 
 #[tokio::test]
-async fn a_service_that_starts_without_a_stream_gets_one_and_misses_nothing() {
+async fn a_service_that_starts_without_a_stream_gets_one_and_misses_no_event() {
     let engine = FakeEngine::new();
     engine.fail_always(Operation::Watch, Fault::unreachable());
     let service = Service::start(&engine, &MemoryJournal::new()).await;
@@ -246,13 +246,13 @@ async fn a_service_that_starts_without_a_stream_gets_one_and_misses_nothing() {
 }
 
 #[tokio::test]
-async fn what_happens_between_the_first_listing_and_its_adoption_is_not_missed() {
+async fn an_event_between_the_first_listing_and_its_adoption_is_not_missed() {
     let engine = FakeEngine::new();
     let before = Service::start(&engine, &MemoryJournal::new()).await;
     let (chat, container) = before.sandbox().await;
     before.sandboxes.shut_down(Duration::from_secs(10)).await;
 
-    // In a journal that knows nothing, what was listed is written down before it is adopted.
+    // An empty journal saves the listed sandboxes before they are adopted.
     let journal = MemoryJournal::new();
     let service = Service::unlisted(&engine, &journal).await;
     service.streams(1).await;
@@ -273,7 +273,7 @@ async fn what_happens_between_the_first_listing_and_its_adoption_is_not_missed()
 
 #[tokio::test]
 async fn a_watcher_that_fails_is_started_again() {
-    let service = watching().await;
+    let service = connected().await;
     let (chat, container) = service.sandbox().await;
     service.engine.fail_next(Operation::Watch, Fault::Panic);
     service.engine.break_streams();
@@ -284,7 +284,7 @@ async fn a_watcher_that_fails_is_started_again() {
 
 #[tokio::test]
 async fn a_reconciler_that_fails_is_started_again_and_makes_up_for_it() {
-    let service = watching().await;
+    let service = connected().await;
     let (chat, container) = service.sandbox().await;
     service.engine.fail_next(Operation::List, Fault::Panic);
     service.engine.break_streams();
@@ -309,11 +309,11 @@ async fn a_reconciler_that_fails_before_its_first_pass_loses_no_record() {
 }
 
 #[tokio::test]
-async fn nothing_watches_once_the_service_has_shut_down() {
-    let service = watching().await;
+async fn no_stream_is_open_once_the_service_has_shut_down() {
+    let service = connected().await;
     service.sandboxes.shut_down(Duration::from_secs(10)).await;
     service.streams(0).await;
-    let asked = service.engine.calls(Operation::Watch);
+    let calls = service.engine.calls(Operation::Watch);
     service.engine.break_streams();
-    assert_eq!(service.engine.calls(Operation::Watch), asked);
+    assert_eq!(service.engine.calls(Operation::Watch), calls);
 }

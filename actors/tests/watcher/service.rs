@@ -29,14 +29,14 @@ use sandboxd_actors::sandboxes::{Intervals, Sandboxes};
 
 pub(crate) const MEMORY_LIMIT: u64 = 1 << 30;
 
-/// One run of the core. Engine and journal, and what is in them, outlive it.
+/// One run of the core. Engine and journal, with their contents, outlive it.
 pub(crate) struct Service {
     pub(crate) sandboxes: Sandboxes,
     pub(crate) engine: FakeEngine,
 }
 
 impl Service {
-    /// Has listed its engine, as a service has before it takes requests.
+    /// Starts a service that has listed its engine, as before serving requests.
     pub(crate) async fn start(engine: &FakeEngine, journal: &MemoryJournal) -> Self {
         let service = Self::unlisted(engine, journal).await;
         service.sandboxes.reconcile(Trigger::Start, false).await.expect("an engine without faults can be listed");
@@ -65,8 +65,8 @@ impl Service {
             turns: sandboxd_actors::engine::fair_queue::EngineQueue::new(64),
             queue_limit: Duration::from_secs(60),
             capacity: Default::default(),
-            probe: Arc::new(Unneeded),
-            directories: Arc::new(Unneeded),
+            probe: Arc::new(AlwaysReady),
+            directories: Arc::new(AlwaysReady),
             guests: Arc::new(sandboxd_actors::ports::guest::NoGuestSetup),
             slots: Arc::new(sandboxd_actors::ports::slot::NoSlots),
             claims: Arc::default(),
@@ -81,6 +81,7 @@ impl Service {
             },
             teardown: TeardownLimits { graceful: limit, remove: limit, total: limit },
             journal,
+            cleanups: Default::default(),
             retention: sandboxd_actors::domain::snapshot::retention::Retention {
                 keep: 5,
                 max_age: Duration::from_secs(3600),
@@ -92,13 +93,13 @@ impl Service {
                 max_lease: Duration::from_secs(3600),
             },
         };
-        // Nothing is found by a look that is made from time to time.
-        let rhythm = Intervals { reap: Duration::from_secs(3600), reconcile: Duration::from_secs(3600) };
-        let (sandboxes, _) = Sandboxes::start(world, contents, rhythm).await.expect("root starts");
+        // Periodic work finds no change.
+        let intervals = Intervals { reap: Duration::from_secs(3600), reconcile: Duration::from_secs(3600) };
+        let (sandboxes, _) = Sandboxes::start(world, contents, intervals).await.expect("root starts");
         Self { sandboxes, engine: engine.clone() }
     }
 
-    /// Gives a chat of its own a sandbox.
+    /// Creates a sandbox for a new chat.
     pub(crate) async fn sandbox(&self) -> (ChatId, ContainerId) {
         let created = self.sandboxes.create(request()).await.expect("the create succeeds");
         (created.sandbox.chat, created.sandbox.container.expect("it has a container"))
@@ -108,7 +109,7 @@ impl Service {
         self.sandboxes.get(chat).await.expect("the chat can be asked").map(|sandbox| sandbox.status)
     }
 
-    /// The sandbox as it was when it failed. The engine is not asked for it.
+    /// Returns the failed sandbox. The engine is not inspected for it.
     pub(crate) async fn failed(&self, chat: ChatId) -> Sandbox {
         let failing = async {
             loop {
@@ -122,15 +123,15 @@ impl Service {
         in_time(failing).await
     }
 
-    /// Resolves once the core has heard of all that was told before.
-    pub(crate) async fn heard(&self, witness: &ContainerId) {
-        let looks = self.engine.calls(Operation::Inspect);
-        // The stream is in order, and a look at this one follows.
-        self.engine.claim(witness, EventKind::Died);
-        in_time(self.engine.reached(Operation::Inspect, looks + 1)).await;
+    /// Resolves once the core has processed all earlier events.
+    pub(crate) async fn until_processed(&self, witness: &ContainerId) {
+        let inspects = self.engine.calls(Operation::Inspect);
+        // The stream is ordered, and an inspect of the witness follows its event.
+        self.engine.report_event(witness, EventKind::Died);
+        in_time(self.engine.reached(Operation::Inspect, inspects + 1)).await;
     }
 
-    /// Resolves once so many streams are open.
+    /// Resolves once `count` streams are open.
     pub(crate) async fn streams(&self, count: usize) {
         let open = async {
             while self.engine.streams() != count {
@@ -141,12 +142,12 @@ impl Service {
     }
 }
 
-/// Keeps a test whose condition never comes true from waiting for ever.
+/// Fails a test whose condition never comes true.
 pub(crate) async fn in_time<T>(condition: impl Future<Output = T>) -> T {
     tokio::time::timeout(Duration::from_secs(60), condition).await.expect("the condition comes true")
 }
 
-/// For a chat of its own.
+/// A request for a new chat.
 pub(crate) fn request() -> CreateRequest {
     CreateRequest {
         chat: ChatId::new(uuid::Uuid::new_v4()),
@@ -193,11 +194,11 @@ fn path(text: &str) -> HostPath {
     HostPath::from_canonical(Path::new(text)).expect("a canonical path")
 }
 
-/// What these tests have no use for is always fine.
-struct Unneeded;
+/// Probe and directories that always succeed.
+struct AlwaysReady;
 
 #[async_trait]
-impl Probe for Unneeded {
+impl Probe for AlwaysReady {
     async fn http(&self, _: SocketAddr, _: &str) -> Result<(), NotReady> {
         Ok(())
     }
@@ -208,7 +209,7 @@ impl Probe for Unneeded {
 }
 
 #[async_trait]
-impl ChatDirectories for Unneeded {
+impl ChatDirectories for AlwaysReady {
     async fn prepare(&self, chat: ChatId, _: Option<User>) -> Result<HostPath, DirectoryError> {
         Ok(path(&format!("/srv/chats/{chat}")))
     }

@@ -1,4 +1,4 @@
-//! One header, as bytes.
+//! Encoding and decoding of one header.
 
 use super::{BLOCK, Entry, Kind, TarError, padding};
 
@@ -27,7 +27,7 @@ pub(super) fn put(entry: &Entry, out: &mut Vec<u8>) {
         Kind::Same { name } => (b'1', name),
         Kind::Link { target } => (b'2', target),
         Kind::Directory => (b'5', b""),
-        // The least harmful of them.
+        // A pipe is the least harmful kind.
         Kind::Other => (b'6', b""),
     };
     put_text(&mut block, NAME, &entry.name, "path", &mut extension);
@@ -53,13 +53,13 @@ pub(super) fn put(entry: &Entry, out: &mut Vec<u8>) {
 
 fn put_extension(records: &[u8], out: &mut Vec<u8>) {
     let mut block = [0; BLOCK];
-    let nothing = &mut Vec::new();
-    put_text(&mut block, NAME, b"pax", "path", nothing);
-    put_number(&mut block, MODE, 0o644, None, nothing);
-    put_number(&mut block, USER, 0, None, nothing);
-    put_number(&mut block, GROUP, 0, None, nothing);
-    put_number(&mut block, SIZE, records.len() as u64, None, nothing);
-    put_number(&mut block, MODIFIED, 0, None, nothing);
+    let no_extension = &mut Vec::new();
+    put_text(&mut block, NAME, b"pax", "path", no_extension);
+    put_number(&mut block, MODE, 0o644, None, no_extension);
+    put_number(&mut block, USER, 0, None, no_extension);
+    put_number(&mut block, GROUP, 0, None, no_extension);
+    put_number(&mut block, SIZE, records.len() as u64, None, no_extension);
+    put_number(&mut block, MODIFIED, 0, None, no_extension);
     block[TYPE] = PAX;
     seal(&mut block);
     out.extend_from_slice(&block);
@@ -71,11 +71,11 @@ fn put_text(block: &mut [u8; BLOCK], at: std::ops::Range<usize>, text: &[u8], ke
     if text.len() > at.len() {
         put_record(extension, key, text);
     }
-    let shown = &text[..text.len().min(at.len())];
-    block[at][..shown.len()].copy_from_slice(shown);
+    let clipped = &text[..text.len().min(at.len())];
+    block[at][..clipped.len()].copy_from_slice(clipped);
 }
 
-/// In octal, with a null behind it; where that has no room, in the extension.
+/// Writes a number in octal with a final null, or, if it does not fit, as a record of the extension.
 fn put_number(
     block: &mut [u8; BLOCK],
     at: std::ops::Range<usize>,
@@ -92,7 +92,7 @@ fn put_number(
     block[at][..digits].copy_from_slice(text.as_bytes());
 }
 
-/// A record says its own length, digits of the length included.
+/// Appends a record. Its length includes the digits of the length.
 fn put_record(extension: &mut Vec<u8>, key: &str, value: &[u8]) {
     let rest = key.len() + value.len() + 3;
     let mut length = rest + 1;
@@ -104,20 +104,20 @@ fn put_record(extension: &mut Vec<u8>, key: &str, value: &[u8]) {
     extension.push(b'\n');
 }
 
-/// Puts in what makes it a header.
+/// Writes the magic number and the checksum.
 pub(super) fn seal(block: &mut [u8; BLOCK]) {
     block[MAGIC].copy_from_slice(b"ustar\x0000");
     let sum = format!("{:06o}\0 ", sum(block));
     block[CHECKSUM].copy_from_slice(sum.as_bytes());
 }
 
-/// Of all bytes, as if those of the sum were spaces.
+/// Returns the checksum: the sum of all bytes, with the checksum field taken as spaces.
 fn sum(block: &[u8; BLOCK]) -> u64 {
-    let of = |bytes: &[u8]| bytes.iter().map(|byte| u64::from(*byte)).sum::<u64>();
-    of(block) - of(&block[CHECKSUM]) + CHECKSUM.len() as u64 * u64::from(b' ')
+    let total = |bytes: &[u8]| bytes.iter().map(|byte| u64::from(*byte)).sum::<u64>();
+    total(block) - total(&block[CHECKSUM]) + CHECKSUM.len() as u64 * u64::from(b' ')
 }
 
-/// An entry as far as its header tells, and what kind of header it is.
+/// Decodes a header into an entry and the type byte.
 pub(super) fn parse(block: &[u8; BLOCK]) -> Result<(Entry, u8), TarError> {
     if number(&block[CHECKSUM])? != sum(block) {
         return Err(TarError::NoArchive);
@@ -130,7 +130,7 @@ pub(super) fn parse(block: &[u8; BLOCK]) -> Result<(Entry, u8), TarError> {
     let link = text(&block[LINK]).to_vec();
     let typed = block[TYPE];
     let kind = match typed {
-        // In archives older than this format, a directory is a file whose name says so.
+        // In formats before ustar, a directory is a file whose name ends with a slash.
         b'0' | 0 if !block[MAGIC].starts_with(b"ustar") && name.ends_with(b"/") => Kind::Directory,
         b'0' | 0 | b'7' => Kind::File,
         b'1' => Kind::Same { name: link },
@@ -155,10 +155,10 @@ fn text(field: &[u8]) -> &[u8] {
     field.split(|byte| *byte == 0).next().unwrap_or_default()
 }
 
-/// In octal, or, with the highest bit set, in bytes.
+/// Decodes a number: octal, or binary if the highest bit is set.
 fn number(field: &[u8]) -> Result<u64, TarError> {
     if let [first @ (0x80 | 0xff), rest @ ..] = field {
-        // Below zero there are only times, which then are unknown.
+        // Only times are negative. They count as unknown.
         let (high, low) = rest.split_at(rest.len().saturating_sub(8));
         if *first == 0xff {
             return Ok(0);

@@ -1,26 +1,26 @@
-//! Reading an archive as it comes, in whatever parts.
+//! An incremental reader of archives, which accepts input in parts of any size.
 
 use super::header::{self, LONG_LINK, LONG_NAME, PAX, PAX_GLOBAL};
 use super::{BLOCK, Entry, Kind, TarError, padding};
 
-/// A path is at most 4096 bytes long; there is room for two, and for what others put there.
-pub(super) const LONGEST_EXTENSION: u64 = 64 * 1024;
+/// A path is at most 4096 bytes long. This is room for two paths and for further records.
+pub(super) const MAX_EXTENSION: u64 = 64 * 1024;
 
-/// Holds no more than a header and what extends it.
+/// An incremental reader. It buffers at most one header and its extension.
 #[derive(Debug, Default)]
 pub struct Reader {
     state: State,
-    /// A header, or what extends one, as far as it has come.
-    held: Vec<u8>,
+    /// The received part of a header or of an extension.
+    buffer: Vec<u8>,
     extended: Extended,
 }
 
 #[derive(Debug, PartialEq, Eq)]
 pub enum Item<'a> {
     Entry(Entry),
-    /// Of the last entry.
+    /// Content of the last entry.
     Data(&'a [u8]),
-    /// Of one that has content, or could have had.
+    /// The end of a file, also of an empty one.
     EndOfEntry,
 }
 
@@ -28,18 +28,18 @@ pub enum Item<'a> {
 enum State {
     #[default]
     Header,
-    /// What extends the next header: its kind, and how long it is.
+    /// An extension of the next header: its kind and its length.
     Extension(u8, u64),
     Content {
         left: u64,
         padding: u64,
     },
     Padding(u64),
-    /// Whatever comes now is none of ours.
-    Over,
+    /// The end mark was read. Further input is ignored.
+    Ended,
 }
 
-/// What the next entry has instead of what its header says.
+/// Values of an extension, which replace those of the next header.
 #[derive(Debug, Default)]
 struct Extended {
     name: Option<Vec<u8>>,
@@ -48,16 +48,16 @@ struct Extended {
     user: Option<u32>,
     group: Option<u32>,
     modified: Option<i64>,
-    is_there: bool,
+    is_set: bool,
 }
 
 impl Reader {
-    /// The next thing in these bytes, which are used up as far as it goes. `None`: more are needed.
+    /// Returns the next item, and advances `input` past it. `None`: more input is needed.
     pub fn next<'a>(&mut self, input: &mut &'a [u8]) -> Result<Option<Item<'a>>, TarError> {
         loop {
             match self.state {
                 State::Header => {
-                    if !self.hold(input, BLOCK) {
+                    if !self.fill_buffer(input, BLOCK) {
                         return Ok(None);
                     }
                     if let Some(entry) = self.header()? {
@@ -65,11 +65,11 @@ impl Reader {
                     }
                 }
                 State::Extension(kind, length) => {
-                    if !self.hold(input, length as usize) {
+                    if !self.fill_buffer(input, length as usize) {
                         return Ok(None);
                     }
-                    let held = std::mem::take(&mut self.held);
-                    self.extended.take(kind, &held)?;
+                    let buffer = std::mem::take(&mut self.buffer);
+                    self.extended.take(kind, &buffer)?;
                     self.state = State::Padding(padding(length) as u64);
                 }
                 State::Content { left: 0, padding } => {
@@ -86,7 +86,7 @@ impl Reader {
                     0 => return Ok(None),
                     skipped => self.state = State::Padding(left - skipped),
                 },
-                State::Over => {
+                State::Ended => {
                     *input = &[];
                     return Ok(None);
                 }
@@ -94,39 +94,39 @@ impl Reader {
         }
     }
 
-    /// Nothing more comes: was that all of it? The mark at the end may be missing.
+    /// Returns an error if the input ended within an entry. The end mark may be missing.
     pub fn finish(&self) -> Result<(), TarError> {
         match self.state {
-            State::Over => Ok(()),
-            State::Header if self.held.is_empty() && !self.extended.is_there => Ok(()),
+            State::Ended => Ok(()),
+            State::Header if self.buffer.is_empty() && !self.extended.is_set => Ok(()),
             _ => Err(TarError::Truncated),
         }
     }
 
-    fn hold(&mut self, input: &mut &[u8], length: usize) -> bool {
-        let missing = length - self.held.len();
-        self.held.extend_from_slice(take(input, missing as u64));
-        self.held.len() == length
+    fn fill_buffer(&mut self, input: &mut &[u8], length: usize) -> bool {
+        let missing = length - self.buffer.len();
+        self.buffer.extend_from_slice(take(input, missing as u64));
+        self.buffer.len() == length
     }
 
-    /// `None`: it was not yet the header of an entry.
+    /// Handles a full header. `None`: it is not the header of an entry.
     fn header(&mut self) -> Result<Option<Entry>, TarError> {
-        let held = std::mem::take(&mut self.held);
-        let block: &[u8; BLOCK] = held.first_chunk().ok_or(TarError::NoArchive)?;
+        let buffer = std::mem::take(&mut self.buffer);
+        let block: &[u8; BLOCK] = buffer.first_chunk().ok_or(TarError::NoArchive)?;
         if block.iter().all(|byte| *byte == 0) {
-            self.state = State::Over;
+            self.state = State::Ended;
             return Ok(None);
         }
         let (mut entry, typed) = header::parse(block)?;
         if [PAX, PAX_GLOBAL, LONG_NAME, LONG_LINK].contains(&typed) {
-            if entry.size > LONGEST_EXTENSION {
+            if entry.size > MAX_EXTENSION {
                 return Err(TarError::TooLong);
             }
             self.state = State::Extension(typed, entry.size);
             return Ok(None);
         }
         std::mem::take(&mut self.extended).apply_to(&mut entry);
-        // A sparse file's content is not what it seems, nor is that of what is not known.
+        // The content of a sparse file, or of an entry of unknown kind, cannot be interpreted.
         if !matches!(typed, 0 | b'0'..=b'7') {
             return Err(TarError::Unsupported);
         }
@@ -148,10 +148,10 @@ impl Extended {
             LONG_NAME => self.name = Some(text()),
             LONG_LINK => self.link = Some(text()),
             PAX => self.take_records(bytes)?,
-            // What holds for all entries is nothing that is needed here.
+            // Global records hold no value that is used here.
             _ => return Ok(()),
         }
-        self.is_there = true;
+        self.is_set = true;
         Ok(())
     }
 
@@ -167,7 +167,7 @@ impl Extended {
                 b"size" => self.size = Some(number().ok_or(TarError::NoArchive)?),
                 b"uid" => self.user = small(),
                 b"gid" => self.group = small(),
-                // There may be a part of a second behind it.
+                // A fraction of a second may follow.
                 b"mtime" => {
                     let whole = value.split(|byte| *byte == b'.').next().unwrap_or_default();
                     self.modified = std::str::from_utf8(whole).ok().and_then(|text| text.parse().ok());
@@ -194,7 +194,7 @@ impl Extended {
     }
 }
 
-/// Key, value, and what follows: `LENGTH KEY=VALUE\n`.
+/// Splits a record `LENGTH KEY=VALUE\n` into key, value and the remaining records.
 fn record(records: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
     let space = records.iter().position(|byte| *byte == b' ')?;
     let length: usize = std::str::from_utf8(&records[..space]).ok()?.parse().ok()?;

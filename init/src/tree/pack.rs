@@ -1,4 +1,4 @@
-//! A directory on its way into an archive.
+//! Packing of a directory into an archive.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -12,14 +12,14 @@ use super::{Totals, TreeError};
 use crate::own_process;
 use crate::tar::{END, Entry, Kind, padding};
 
-/// How deep directories may lie in each other: each takes a descriptor while it is read.
-const DEEPEST: usize = 256;
+/// The greatest depth of directories: each takes a descriptor while it is read.
+const MAX_DEPTH: usize = 256;
 
-const OUTERMOST: &[u8] = b"./";
+const ROOT_NAME: &[u8] = b"./";
 
 #[derive(Debug)]
 pub struct Packing {
-    /// From the outermost to the one that is being read.
+    /// The open directories, from the outermost to the one that is read.
     pub(super) open: Vec<Level>,
     file: Option<Content>,
     totals: Totals,
@@ -28,11 +28,11 @@ pub struct Packing {
 #[derive(Debug)]
 pub(super) struct Level {
     directory: Dir,
-    /// With a slash at its end.
+    /// Ends with a slash.
     name: Vec<u8>,
 }
 
-/// A file whose header is written already.
+/// The content of a file whose header is written.
 #[derive(Debug)]
 struct Content {
     file: File,
@@ -42,21 +42,21 @@ struct Content {
 }
 
 impl Packing {
-    /// What is in this directory, after the directory itself; all names begin with `./`, which is its own.
+    /// Opens a directory. The archive starts with the directory itself, named `./`, which is the prefix of all names.
     pub fn open(path: &Path) -> io::Result<Self> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let directory = open(path, flags, Mode::empty())?;
         own_process::refuse(&directory)?;
         let directory = Dir::new(directory)?;
-        Ok(Self { open: vec![Level { directory, name: OUTERMOST.to_vec() }], file: None, totals: Totals::default() })
+        Ok(Self { open: vec![Level { directory, name: ROOT_NAME.to_vec() }], file: None, totals: Totals::default() })
     }
 
-    /// How many directories are open.
+    /// Returns the number of open directories.
     pub fn depth(&self) -> usize {
         self.open.len()
     }
 
-    /// Appends what comes next, about `room` bytes at most. `Some`: that was all of it.
+    /// Appends the next part of the archive, about `room` bytes at most. `Some`: the archive is complete.
     pub fn advance(&mut self, out: &mut Vec<u8>, room: usize) -> Result<Option<Totals>, TreeError> {
         if self.totals == Totals::default() {
             self.begin(out)?;
@@ -89,32 +89,32 @@ impl Packing {
 
     fn begin(&mut self, out: &mut Vec<u8>) -> Result<(), TreeError> {
         let stat = self.open[0].directory.stat().map_err(|error| TreeError::at(b"", error))?;
-        described(OUTERMOST, Kind::Directory, 0, &stat).put(out);
+        entry_of(ROOT_NAME, Kind::Directory, 0, &stat).put(out);
         self.totals.entries = 1;
         Ok(())
     }
 
-    /// What was removed since the directory was read is left out, and what was exchanged is not followed.
+    /// Adds one entry. An entry that was removed meanwhile is left out, and a link that replaced it is not followed.
     fn add(&mut self, name: &std::ffi::CStr, path: &[u8], out: &mut Vec<u8>) -> io::Result<()> {
         let Some(level) = self.open.last() else { return Ok(()) };
         let parent = level.directory.fd()?;
-        let look = match statat(parent, name, AtFlags::SYMLINK_NOFOLLOW) {
+        let stat = match statat(parent, name, AtFlags::SYMLINK_NOFOLLOW) {
             Err(Errno::NOENT) => return Ok(()),
-            look => look?,
+            stat => stat?,
         };
         let opened = |flags| match openat(parent, name, flags | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty()) {
             Ok(fd) => Ok(Some((fstat(&fd)?, fd))),
             Err(Errno::NOENT | Errno::LOOP | Errno::NOTDIR | Errno::NXIO) => Ok(None),
             Err(error) => Err(error),
         };
-        match FileType::from_raw_mode(look.st_mode) {
+        match FileType::from_raw_mode(stat.st_mode) {
             FileType::Directory => match opened(OFlags::RDONLY | OFlags::DIRECTORY)? {
                 Some((_, directory)) if own_process::refuse(&directory).is_err() => self.totals.skipped += 1,
                 Some((stat, directory)) => self.descend(path, &stat, directory, out)?,
                 None => self.totals.skipped += 1,
             },
             FileType::RegularFile => match opened(OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY)? {
-                // A single file of this process may be mounted anywhere.
+                // A single file of this process may be bind-mounted anywhere.
                 Some((_, file)) if own_process::refuse(&file).is_err() => self.totals.skipped += 1,
                 Some((stat, file)) if FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile => {
                     self.copy(path, &stat, file, out);
@@ -123,7 +123,7 @@ impl Packing {
             },
             FileType::Symlink => match readlinkat(parent, name, Vec::new()) {
                 Ok(target) => {
-                    described(path, Kind::Link { target: target.into_bytes() }, 0, &look).put(out);
+                    entry_of(path, Kind::Link { target: target.into_bytes() }, 0, &stat).put(out);
                     self.totals.entries += 1;
                 }
                 Err(Errno::NOENT | Errno::INVAL) => self.totals.skipped += 1,
@@ -135,11 +135,11 @@ impl Packing {
     }
 
     fn descend(&mut self, path: &[u8], stat: &Stat, directory: OwnedFd, out: &mut Vec<u8>) -> io::Result<()> {
-        if self.open.len() >= DEEPEST {
-            return Err(io::Error::other(format!("it lies deeper than {DEEPEST} directories")));
+        if self.open.len() >= MAX_DEPTH {
+            return Err(io::Error::other(format!("it is more than {MAX_DEPTH} directories deep")));
         }
         let name = [path, b"/"].concat();
-        described(&name, Kind::Directory, 0, stat).put(out);
+        entry_of(&name, Kind::Directory, 0, stat).put(out);
         self.open.push(Level { directory: Dir::new(directory)?, name });
         self.totals.entries += 1;
         Ok(())
@@ -147,7 +147,7 @@ impl Packing {
 
     fn copy(&mut self, path: &[u8], stat: &Stat, file: OwnedFd, out: &mut Vec<u8>) {
         let size = stat.st_size as u64;
-        described(path, Kind::File, size, stat).put(out);
+        entry_of(path, Kind::File, size, stat).put(out);
         self.file = Some(Content { file: file.into(), name: path.to_vec(), left: size, padding: padding(size) });
         self.totals.entries += 1;
         self.totals.bytes += size;
@@ -155,8 +155,8 @@ impl Packing {
 }
 
 impl Content {
-    /// Whether that was all of it. The header has promised so much: what has become shorter since ends with zeros, and
-    /// what has become longer is cut.
+    /// Appends content, and returns whether the file is complete. The header has fixed the length: a file that has
+    /// shrunk is filled with zeros, and one that has grown is cut.
     fn advance(&mut self, out: &mut Vec<u8>, room: usize) -> Result<bool, TreeError> {
         let start = out.len();
         let most = usize::try_from(self.left).unwrap_or(usize::MAX).min(room);
@@ -178,7 +178,7 @@ impl Content {
     }
 }
 
-fn described(name: &[u8], kind: Kind, size: u64, stat: &Stat) -> Entry {
+fn entry_of(name: &[u8], kind: Kind, size: u64, stat: &Stat) -> Entry {
     Entry {
         name: name.to_vec(),
         kind,

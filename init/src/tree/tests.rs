@@ -1,4 +1,4 @@
-//! What becomes of trees, good and bad ones.
+//! Tests of packing and unpacking, with valid and hostile archives.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
@@ -61,12 +61,12 @@ fn a_tree_comes_back_as_it_was() {
     let copied = to.join(deep.strip_prefix(&from).unwrap()).join("file");
     assert_eq!(fs::read(&copied).unwrap(), vec![7; 5000]);
     assert_eq!(copied.metadata().unwrap().mtime(), deep.join("file").metadata().unwrap().mtime());
-    assert_eq!(to.join("run").metadata().unwrap().mode() & 0o7777, 0o755, "not as somebody else");
+    assert_eq!(to.join("run").metadata().unwrap().mode() & 0o7777, 0o755, "without set-user-id");
     assert_eq!(fs::read(to.join("again")).unwrap(), b"#!/bin/sh");
     assert_eq!(fs::read_link(to.join("link")).unwrap(), Path::new("/nowhere"));
     assert_eq!(to.join("closed").metadata().unwrap().mode() & 0o777, 0o555);
     assert!(to.join("closed/in").exists());
-    assert_eq!(unpack(&archive, &to).unwrap().entries, 9, "and again, over what is there");
+    assert_eq!(unpack(&archive, &to).unwrap().entries, 9, "and again, over the existing tree");
 }
 
 #[test]
@@ -96,7 +96,7 @@ fn an_archive_that_would_leave_the_directory_is_refused_by_name() {
 }
 
 #[test]
-fn a_link_that_is_in_the_way_is_replaced_and_not_followed() {
+fn an_existing_link_is_replaced_and_not_followed() {
     let place = tempfile::tempdir().unwrap();
     let to = place.path().join("to");
     fs::create_dir(&to).unwrap();
@@ -108,7 +108,7 @@ fn a_link_that_is_in_the_way_is_replaced_and_not_followed() {
 }
 
 #[test]
-fn what_is_cut_off_is_not_left_behind_and_named() {
+fn a_truncated_entry_is_removed_and_named() {
     let place = tempfile::tempdir().unwrap();
     let mut whole = entry("whole", Kind::File);
     whole.size = 600;
@@ -119,7 +119,7 @@ fn what_is_cut_off_is_not_left_behind_and_named() {
     let error = unpack(&bytes, place.path()).unwrap_err();
     assert_eq!(error.to_string(), "huge: the archive ends too early");
     assert!(place.path().join("whole").exists() && !place.path().join("huge").exists());
-    // One that promises more than any disk has is no different.
+    // A header that claims more than any disk holds is handled the same way.
     huge.size = 1 << 60;
     let mut bytes = Vec::new();
     huge.put(&mut bytes);
@@ -129,12 +129,12 @@ fn what_is_cut_off_is_not_left_behind_and_named() {
 }
 
 #[test]
-fn devices_are_skipped_and_nonsense_is_refused() {
+fn devices_are_skipped_and_an_invalid_archive_is_refused() {
     let place = tempfile::tempdir().unwrap();
     let totals = unpack(&archive(&[entry("pipe", Kind::Other), entry("f", Kind::File)]), place.path()).unwrap();
     assert_eq!(totals, Totals { entries: 1, bytes: 0, skipped: 1 });
     let error = unpack(&[b'x'; 2000], place.path()).unwrap_err();
-    assert_eq!(error.to_string(), "this is no tar archive, or a damaged one");
+    assert_eq!(error.to_string(), "not a tar archive, or a damaged one");
 }
 
 #[test]
@@ -161,7 +161,7 @@ fn a_directory_that_is_swapped_for_a_link_is_not_followed() {
     fs::create_dir_all(&elsewhere).unwrap();
     fs::write(elsewhere.join("secret"), "the-secret").unwrap();
     let (mut packing, mut out) = (Packing::open(&tree).unwrap(), Vec::new());
-    // The directory is open, and what is in it is not known yet.
+    // The directory is open, and its entries are not read.
     while packing.open.len() < 2 {
         assert_eq!(packing.advance(&mut out, 1000).unwrap(), None);
     }

@@ -1,4 +1,4 @@
-//! An archive on its way into a directory.
+//! Unpacking of an archive into a directory.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -14,27 +14,27 @@ use super::{Totals, TreeError, checked_name};
 use crate::own_process;
 use crate::tar::{Entry, Item, Kind, Reader};
 
-/// No archive makes a program run as somebody else.
+/// The mode bits taken from an archive: without set-user-id and set-group-id.
 const PERMISSIONS: u32 = 0o1777;
 
-/// What a directory needs for anything to be put into it.
-const OPEN: u32 = 0o700;
+/// The mode bits that are needed to add an entry to a directory.
+const OWNER_ACCESS: u32 = 0o700;
 
-/// Directories that get their permissions in the end, as nothing could be put into them otherwise.
-const MOST_CLOSED: usize = 4096;
+/// The most directories whose mode is set only at the end, because it would prevent adding their entries.
+const MAX_READ_ONLY: usize = 4096;
 
 #[derive(Debug)]
 pub struct Unpacking {
     target: OwnedFd,
     reader: Reader,
-    /// The directory of the last entry: most often that of the next one, too.
+    /// The directory of the last entry, most often also that of the next one.
     last: Option<(Vec<u8>, OwnedFd)>,
     file: Option<Writing>,
-    closed: Vec<(Vec<u8>, u32)>,
+    read_only: Vec<(Vec<u8>, u32)>,
     totals: Totals,
 }
 
-/// A file that is not complete yet.
+/// A file that is not complete.
 #[derive(Debug)]
 struct Writing {
     file: File,
@@ -42,7 +42,7 @@ struct Writing {
 }
 
 impl Unpacking {
-    /// Into this directory. With `parents` it is made if it is not there, and so are those above it.
+    /// Opens the target directory. With `parents`, it and its parents are created if they are missing.
     pub fn open(path: &Path, parents: bool) -> io::Result<Self> {
         if parents {
             std::fs::create_dir_all(path)?;
@@ -50,13 +50,13 @@ impl Unpacking {
         let target = open(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
         own_process::refuse(&target)?;
         let (reader, totals) = Default::default();
-        Ok(Self { target, reader, last: None, file: None, closed: Vec::new(), totals })
+        Ok(Self { target, reader, last: None, file: None, read_only: Vec::new(), totals })
     }
 
-    /// The next bytes of the archive.
+    /// Unpacks the next bytes of the archive.
     pub fn take(&mut self, mut bytes: &[u8]) -> Result<(), TreeError> {
         loop {
-            let item = self.reader.next(&mut bytes).map_err(|error| self.of_archive(error))?;
+            let item = self.reader.next(&mut bytes).map_err(|error| self.archive_error(error))?;
             match item {
                 None => return Ok(()),
                 Some(Item::Entry(entry)) => {
@@ -80,18 +80,18 @@ impl Unpacking {
         }
     }
 
-    /// Nothing more comes.
+    /// Ends the archive.
     pub fn finish(&mut self) -> Result<Totals, TreeError> {
-        self.reader.finish().map_err(|error| self.of_archive(error))?;
-        for (name, mode) in std::mem::take(&mut self.closed).into_iter().rev() {
-            let closed = self.parent(&name).and_then(|(parent, last)| Ok(chmod(parent, last, mode)?));
-            closed.map_err(|error| TreeError::at(&name, error))?;
+        self.reader.finish().map_err(|error| self.archive_error(error))?;
+        for (name, mode) in std::mem::take(&mut self.read_only).into_iter().rev() {
+            let changed = self.parent(&name).and_then(|(parent, last)| Ok(chmod(parent, last, mode)?));
+            changed.map_err(|error| TreeError::at(&name, error))?;
         }
         Ok(self.totals)
     }
 
-    /// Of the entry that is not complete, if there is one.
-    fn of_archive(&self, error: crate::tar::TarError) -> TreeError {
+    /// Names the incomplete entry, if there is one, in an error of the archive.
+    fn archive_error(&self, error: crate::tar::TarError) -> TreeError {
         let entry = self.file.as_ref().map_or(&b""[..], |writing| &writing.entry.name);
         TreeError::at(entry, io::Error::other(error))
     }
@@ -99,7 +99,7 @@ impl Unpacking {
     fn begin(&mut self, entry: Entry) -> io::Result<()> {
         let name = checked_name(&entry.name)?;
         if name.is_empty() {
-            // The directory itself, which is there and stays as it is.
+            // The target directory itself exists and is not changed.
             self.totals.entries += 1;
             return Ok(());
         }
@@ -107,14 +107,14 @@ impl Unpacking {
             Kind::Directory => self.make_directory(&name, entry.mode & PERMISSIONS)?,
             Kind::File => {
                 let (parent, last) = self.parent(&name)?;
-                clear(parent, last)?;
+                remove(parent, last)?;
                 let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
                 let file = openat(parent, last, flags, Mode::RUSR | Mode::WUSR)?;
                 self.file = Some(Writing { file: file.into(), entry });
             }
             Kind::Link { target } => {
                 let (parent, last) = self.parent(&name)?;
-                clear(parent, last)?;
+                remove(parent, last)?;
                 symlinkat(target.as_slice(), parent, last)?;
             }
             Kind::Same { name: other } => {
@@ -122,7 +122,7 @@ impl Unpacking {
                 let (from, known) = self.parent(&other)?;
                 let from = from.try_clone_to_owned()?;
                 let (parent, last) = self.parent(&name)?;
-                clear(parent, last)?;
+                remove(parent, last)?;
                 linkat(&from, known, parent, last, AtFlags::empty())?;
             }
             Kind::Other => {
@@ -134,22 +134,25 @@ impl Unpacking {
         Ok(())
     }
 
-    /// One that is there already stays as it is.
+    /// Creates a directory. An existing one is not changed.
     fn make_directory(&mut self, name: &[u8], mode: u32) -> io::Result<()> {
         let (parent, last) = self.parent(name)?;
-        match mkdirat(parent, last, Mode::from_raw_mode(OPEN)) {
-            Err(Errno::EXIST) => directory(parent, last).map(drop),
+        match mkdirat(parent, last, Mode::from_raw_mode(OWNER_ACCESS)) {
+            Err(Errno::EXIST) => open_directory(parent, last).map(drop),
             Err(error) => Err(error.into()),
-            Ok(()) if mode & OPEN == OPEN => Ok(chmod(parent, last, mode)?),
-            Ok(()) if self.closed.len() < MOST_CLOSED => {
-                self.closed.push((name.to_vec(), mode));
+            Ok(()) if mode & OWNER_ACCESS == OWNER_ACCESS => Ok(chmod(parent, last, mode)?),
+            Ok(()) if self.read_only.len() < MAX_READ_ONLY => {
+                self.read_only.push((name.to_vec(), mode));
                 Ok(())
             }
-            Ok(()) => Err(io::Error::other("it is one of too many directories that are not to be written to")),
+            Ok(()) => Err(io::Error::other(format!(
+                "the archive has more than {MAX_READ_ONLY} directories without write permission"
+            ))),
         }
     }
 
-    /// The directory that this belongs into, and its name there. Directories that the archive does not have are made.
+    /// Returns the parent directory of an entry and the entry's name in it. Creates parents that the archive does not
+    /// contain.
     fn parent<'a>(&mut self, name: &'a [u8]) -> io::Result<(BorrowedFd<'_>, &'a [u8])> {
         let slash = name.iter().rposition(|byte| *byte == b'/');
         let (above, last) = slash.map_or((&b""[..], name), |slash| (&name[..slash], &name[slash + 1..]));
@@ -160,7 +163,7 @@ impl Unpacking {
             let mut at = None;
             for part in above.split(|byte| *byte == b'/') {
                 let parent = at.as_ref().map_or(self.target.as_fd(), OwnedFd::as_fd);
-                at = Some(entered(parent, part)?);
+                at = Some(enter(parent, part)?);
             }
             self.last = at.map(|fd| (above.to_vec(), fd));
         }
@@ -170,7 +173,7 @@ impl Unpacking {
 }
 
 impl Drop for Unpacking {
-    /// What is not complete is not left behind.
+    /// Removes an incomplete file.
     fn drop(&mut self) {
         if let Some(Writing { entry, .. }) = self.file.take()
             && let Ok(name) = checked_name(&entry.name)
@@ -181,21 +184,21 @@ impl Drop for Unpacking {
     }
 }
 
-fn entered(parent: BorrowedFd<'_>, name: &[u8]) -> io::Result<OwnedFd> {
+fn enter(parent: BorrowedFd<'_>, name: &[u8]) -> io::Result<OwnedFd> {
     match mkdirat(parent, name, Mode::from_raw_mode(0o755)) {
-        Ok(()) | Err(Errno::EXIST) => directory(parent, name),
-        // A directory that cannot be written to may still hold one that can.
-        Err(error) => directory(parent, name).map_err(|_| error.into()),
+        Ok(()) | Err(Errno::EXIST) => open_directory(parent, name),
+        // A directory without write permission may still contain one with it.
+        Err(error) => open_directory(parent, name).map_err(|_| error.into()),
     }
 }
 
-fn directory(parent: BorrowedFd<'_>, name: &[u8]) -> io::Result<OwnedFd> {
+fn open_directory(parent: BorrowedFd<'_>, name: &[u8]) -> io::Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     Ok(openat(parent, name, flags, Mode::empty())?)
 }
 
-/// Nothing is written over, so that nobody who has it open sees a part.
-fn clear(parent: BorrowedFd<'_>, name: &[u8]) -> io::Result<()> {
+/// Removes an existing entry. It is not overwritten, so that a process that has it open sees no partial content.
+fn remove(parent: BorrowedFd<'_>, name: &[u8]) -> io::Result<()> {
     match unlinkat(parent, name, AtFlags::empty()) {
         Ok(()) | Err(Errno::NOENT) => Ok(()),
         Err(error) => Err(error.into()),
@@ -203,7 +206,7 @@ fn clear(parent: BorrowedFd<'_>, name: &[u8]) -> io::Result<()> {
 }
 
 fn chmod(parent: BorrowedFd<'_>, name: &[u8], mode: u32) -> rustix::io::Result<()> {
-    // Made by us, just now; the system cannot be told not to follow a link here, so it is opened first.
+    // `fchmodat` cannot refuse to follow a link, so the directory is opened first.
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     fchmod(openat(parent, name, flags, Mode::empty())?, Mode::from_raw_mode(mode))
 }

@@ -1,4 +1,4 @@
-//! What can be typed about the inside of a sandbox.
+//! The arguments of the commands that work in a guest.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -11,80 +11,80 @@ use super::transfer::Place;
 use crate::cli::arguments::{duration, variable};
 
 #[derive(Debug, Subcommand)]
-pub(in crate::cli) enum Inside {
-    /// Run a command in the sandbox of a chat, and exit as it does
+pub(in crate::cli) enum GuestCommand {
+    /// Run a command in a chat's sandbox and exit with its exit code
     #[command(after_help = EXEC_EXIT_CODES)]
     Exec(Exec),
-    /// Run code in the sandbox of a chat, and exit as it does
+    /// Run code in a chat's sandbox and exit with its exit code
     #[command(after_help = EXEC_EXIT_CODES)]
     Run {
         #[arg(value_name = "CHAT")]
         chat: String,
-        /// One that the sandbox's profile has; python unless given
+        /// Language, one of the sandbox's profile; python if not given
         #[arg(long, value_name = "NAME")]
         language: Option<String>,
-        /// Kill it after this time, such as 30s
+        /// Kill the code after this time, such as 30s
         #[arg(long, value_name = "DURATION", value_parser = duration)]
         timeout: Option<Duration>,
-        /// A file here, or - for standard input
+        /// Local file with the code, or - for standard input
         #[arg(value_name = "FILE", default_value = "-")]
         file: PathBuf,
     },
-    /// Open a shell in the sandbox of a chat
+    /// Open a shell in a chat's sandbox
     Shell {
         #[arg(value_name = "CHAT")]
         chat: String,
     },
-    /// List the commands in the sandbox of a chat
+    /// List the commands in a chat's sandbox
     Ps {
         #[arg(value_name = "CHAT")]
         chat: String,
     },
-    /// Show what the sandbox's own program has printed
+    /// Show the output of the main program of a chat's sandbox
     Logs {
         #[arg(value_name = "CHAT")]
         chat: String,
-        /// Only so many of the last lines
+        /// Only this many of the last lines
         #[arg(long, value_name = "LINES")]
         tail: Option<u64>,
-        /// Go on until the sandbox ends or Ctrl-C
+        /// Follow the output until the sandbox ends or Ctrl-C
         #[arg(long, short)]
         follow: bool,
     },
-    /// Show what the sandbox of a chat uses
+    /// Show the resource usage of a chat's sandbox
     Stats {
         #[arg(value_name = "CHAT")]
         chat: String,
     },
-    /// Follow a command that was detached, and exit as it does; Ctrl-C lets it go on
+    /// Attach to a detached command and exit with its exit code; Ctrl-C only detaches
     Attach {
         #[arg(value_name = "CHAT")]
         chat: String,
         #[arg(value_name = "COMMAND")]
         command: u64,
     },
-    /// End a command and all that it has started
+    /// Kill a command and all its child processes
     Kill {
         #[arg(value_name = "CHAT")]
         chat: String,
         #[arg(value_name = "COMMAND")]
         command: u64,
-        /// Only send this signal to it
+        /// Only send this signal to the command
         #[arg(long, value_name = "NUMBER")]
         signal: Option<i32>,
     },
-    /// Copy a file or a directory into or out of a sandbox, whatever its size
+    /// Copy a file or a directory into or out of a sandbox
     Cp {
-        /// A file here, CHAT:PATH, or - for standard input
+        /// Local path, CHAT:PATH, or - for standard input
         #[arg(value_name = "FROM", value_parser = Place::parse)]
         from: Place,
-        /// A file or directory here, CHAT:PATH, or - for standard output
+        /// Local path, CHAT:PATH, or - for standard output
         #[arg(value_name = "TO", value_parser = Place::parse)]
         to: Place,
-        /// Make the directories that are missing in the sandbox
+        /// Create missing parent directories in the sandbox
         #[arg(long, short)]
         parents: bool,
-        /// A directory, with all that is in it
+        /// Copy a directory with its contents
         #[arg(long, short)]
         recursive: bool,
     },
@@ -108,17 +108,17 @@ pub(in crate::cli) enum Inside {
         chat: String,
         #[arg(value_name = "PATH")]
         path: String,
-        /// Or a directory, with all that is in it
+        /// Remove a directory with its contents
         #[arg(long, short)]
         recursive: bool,
     },
-    /// Make a directory in a sandbox
+    /// Create a directory in a sandbox
     Mkdir {
         #[arg(value_name = "CHAT")]
         chat: String,
         #[arg(value_name = "PATH")]
         path: String,
-        /// With those that are missing above it
+        /// Create missing parent directories
         #[arg(long, short)]
         parents: bool,
     },
@@ -135,8 +135,8 @@ pub(in crate::cli) enum Inside {
 
 const EXEC_EXIT_CODES: &str = "\
 Exit codes:
-  the command's own, or 128 and the number of the signal that ended it
-  124  its time was over
+  the command's own, or 128 plus the number of the signal that ended it
+  124  the command timed out
   125  the service refused or failed the request, or cannot be reached
   126  the command cannot be started
   127  the command was not found";
@@ -146,57 +146,57 @@ pub(in crate::cli) struct Exec {
     #[arg(value_name = "CHAT")]
     pub(super) chat: String,
 
-    /// As whom it runs, if not as the sandbox's own user
+    /// User of the command; the sandbox's user if not given
     #[arg(long, short, value_name = "NAME|UID[:GID]")]
     user: Option<String>,
 
-    /// Where it runs
+    /// Working directory of the command
     #[arg(long, value_name = "PATH")]
     cwd: Option<String>,
 
-    /// A variable of its environment; without a value, the one it has here
+    /// Environment variable of the command; without a value, it is taken from your environment
     #[arg(long, value_name = "NAME[=VALUE]", value_parser = variable)]
     env: Vec<(String, String)>,
 
-    /// Kill it after this time, such as 30s
+    /// Kill the command after this time, such as 30s
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     timeout: Option<Duration>,
 
-    /// Return at once and let it go on
+    /// Return at once and leave the command running
     #[arg(long, conflicts_with_all = ["interactive", "terminal"])]
     pub(super) detach: bool,
 
-    /// Pass on standard input
+    /// Forward standard input to the command
     #[arg(long, short)]
     pub(super) interactive: bool,
 
-    /// Give it a terminal
+    /// Give the command a terminal
     #[arg(long, short)]
     pub(super) terminal: bool,
 
-    /// The program and its arguments, all that follows it; -- before it is allowed
+    /// Program and its arguments; -- may precede it
     #[arg(value_name = "COMMAND", required = true, trailing_var_arg = true)]
     command: Vec<String>,
 }
 
-impl Inside {
-    /// The chats that were named, each by its id or the beginning of it.
+impl GuestCommand {
+    /// Returns the chats in the arguments, each an id or a prefix of one.
     pub(in crate::cli) fn chats(&mut self) -> Vec<&mut String> {
         match self {
-            Inside::Exec(Exec { chat, .. })
-            | Inside::Run { chat, .. }
-            | Inside::Shell { chat }
-            | Inside::Ps { chat }
-            | Inside::Logs { chat, .. }
-            | Inside::Stats { chat }
-            | Inside::Attach { chat, .. }
-            | Inside::Kill { chat, .. }
-            | Inside::Cat { chat, .. }
-            | Inside::Ls { chat, .. }
-            | Inside::Rm { chat, .. }
-            | Inside::Mkdir { chat, .. }
-            | Inside::Mv { chat, .. } => vec![chat],
-            Inside::Cp { from, to, .. } => [from, to].into_iter().filter_map(Place::chat).collect(),
+            GuestCommand::Exec(Exec { chat, .. })
+            | GuestCommand::Run { chat, .. }
+            | GuestCommand::Shell { chat }
+            | GuestCommand::Ps { chat }
+            | GuestCommand::Logs { chat, .. }
+            | GuestCommand::Stats { chat }
+            | GuestCommand::Attach { chat, .. }
+            | GuestCommand::Kill { chat, .. }
+            | GuestCommand::Cat { chat, .. }
+            | GuestCommand::Ls { chat, .. }
+            | GuestCommand::Rm { chat, .. }
+            | GuestCommand::Mkdir { chat, .. }
+            | GuestCommand::Mv { chat, .. } => vec![chat],
+            GuestCommand::Cp { from, to, .. } => [from, to].into_iter().filter_map(Place::chat).collect(),
         }
     }
 }
@@ -217,7 +217,7 @@ impl Exec {
         }
     }
 
-    /// Without what was not given: the defaults are the service's.
+    /// Returns the request parameters without options that were not given. The service sets the defaults.
     pub(super) fn params(&self) -> Value {
         let mut params = Map::new();
         params.insert("chat_id".into(), json!(self.chat));

@@ -1,4 +1,4 @@
-//! Commands and files as tables.
+//! Tables of commands and files.
 
 use std::time::Duration;
 
@@ -84,7 +84,7 @@ pub(super) fn files(Files { mut files, truncated }: Files) -> String {
     for file in files {
         add(&mut table, file);
     }
-    let more = if truncated { "there are more\n" } else { "" };
+    let more = if truncated { "the list is truncated\n" } else { "" };
     table.text(Width::UNLIMITED) + more
 }
 
@@ -102,7 +102,7 @@ fn add(table: &mut Columns, file: File) {
     table.row([permissions(&kind, mode), format!("{uid}:{gid}"), size.to_string(), at, name]);
 }
 
-/// As `ls` writes them.
+/// Formats permissions like `ls`.
 fn permissions(kind: &str, mode: u32) -> String {
     let kind = match kind {
         "directory" => 'd',
@@ -115,7 +115,7 @@ fn permissions(kind: &str, mode: u32) -> String {
     std::iter::once(kind).chain(shown).collect()
 }
 
-/// Names are whatever somebody in the sandbox chose; they must not steer the terminal.
+/// Escapes control characters. The guest chooses the names, and they must not control the terminal.
 fn printable(text: &str) -> String {
     text.chars().flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] }).collect()
 }
@@ -126,7 +126,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn a_file_is_shown_as_ls_shows_it_and_cannot_steer_the_terminal() {
+    fn a_file_is_shown_like_ls_and_cannot_control_the_terminal() {
         let file = json!({
             "name": "a\u{1b}[2J", "kind": "symlink", "size": 5, "mode": 0o640, "uid": 1, "gid": 2,
             "modified_at": "2026-01-31T09:31:00.000Z", "target": "b",
@@ -134,15 +134,15 @@ mod tests {
         let shown = files(serde_json::from_value(json!({ "files": [file], "truncated": true })).expect("files"));
         let lines: Vec<_> = shown.lines().collect();
         assert_eq!(lines[0], "lrw-r-----  1:2  5  2026-01-31 09:31:00  a\\u{1b}[2J -> b");
-        assert_eq!(lines[1], "there are more");
+        assert_eq!(lines[1], "the list is truncated");
     }
 
     #[test]
     fn commands_are_shown_with_their_state() {
         let command = |end| json!({ "command_id": 7, "command": ["sh", "-c", "x\ny"], "age": 61.5, "attached": false, "end": end });
         let ended = json!({ "exit_code": null, "signal": 9, "timed_out": false });
-        let starved = json!({ "exit_code": null, "signal": 9, "timed_out": false, "oom_killed": true });
-        let listed = json!({ "commands": [command(json!(null)), command(ended), command(starved)] });
+        let oom_killed = json!({ "exit_code": null, "signal": 9, "timed_out": false, "oom_killed": true });
+        let listed = json!({ "commands": [command(json!(null)), command(ended), command(oom_killed)] });
         let shown = commands(serde_json::from_value(listed).expect("commands"), Width::UNLIMITED);
         let lines: Vec<_> = shown.lines().collect();
         assert!(lines[1].ends_with("1m 1s  running        sh -c x\\ny"), "{shown}");

@@ -1,12 +1,13 @@
-//! How far a copy has come, for whoever sits in front of it.
+//! The progress display of a copy.
 
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
 
+/// The width of the progress bar.
 const WIDTH: usize = 24;
 
-/// Between two changes of what is shown.
-const PAUSE: Duration = Duration::from_millis(100);
+/// The time between two updates of the display.
+const UPDATE_INTERVAL: Duration = Duration::from_millis(100);
 
 #[derive(Debug)]
 pub(super) struct Progress {
@@ -19,7 +20,7 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    /// Shown on a terminal alone.
+    /// Returns a progress display, which is hidden if standard error is not a terminal.
     pub(super) fn new(name: &str, total: Option<u64>, is_hidden: bool) -> Self {
         let is_hidden = is_hidden || !std::io::stderr().is_terminal();
         Self { name: name.to_owned(), total, done: 0, started: Instant::now(), shown: None, is_hidden }
@@ -31,7 +32,7 @@ impl Progress {
 
     pub(super) fn advance(&mut self, bytes: usize) {
         self.done += bytes as u64;
-        if !self.is_hidden && self.shown.is_none_or(|shown| shown.elapsed() >= PAUSE) {
+        if !self.is_hidden && self.shown.is_none_or(|shown| shown.elapsed() >= UPDATE_INTERVAL) {
             self.shown = Some(Instant::now());
             self.show();
         }
@@ -64,6 +65,7 @@ fn line(name: &str, done: u64, total: Option<u64>, elapsed: Duration) -> String 
     }
 }
 
+/// Formats a number of bytes with its unit.
 pub(in crate::cli) fn size(bytes: u64) -> String {
     let units = ["KiB", "MiB", "GiB", "TiB"];
     let mut shown = format!("{bytes} B");
@@ -83,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_tells_how_far_and_how_fast() {
+    fn a_line_shows_progress_and_rate() {
         let second = Duration::from_secs(1);
         let half = line("f", 512 << 10, Some(1 << 20), second);
         assert_eq!(half, "f  [############            ]  50%  512.0 KiB  512.0 KiB/s");

@@ -1,4 +1,4 @@
-//! Commands: what they print, what they are told, and how they end.
+//! Follows commands in a sandbox: output, input and exit code.
 
 use std::convert::Infallible;
 use std::io::{Read, Write};
@@ -14,31 +14,31 @@ use tokio::sync::mpsc;
 
 use super::arguments::Exec;
 use super::terminal::{self, RawMode};
-use crate::cli::failure::Trouble;
-use crate::cli::{Exit, Service, parsed, say};
+use crate::cli::failure::CliError;
+use crate::cli::{Exit, Service, parsed, print_notice};
 use crate::client::{Client, ClientError, Notification, Stream};
 
-/// As the shell's `timeout` does.
+/// The same exit code as that of `timeout`.
 const TIMED_OUT: u8 = 124;
 
 const INTERRUPTED: u8 = 128 + 2;
 const TERMINATED: u8 = 128 + 15;
 
-/// Read from standard input at a time. In base64 it has to fit into a line.
+/// The size of one read from standard input. In base64 it has to fit into a line of the protocol.
 const CHUNK: usize = 64 << 10;
 
-pub(super) async fn shell(service: &Service, chat: &str) -> Result<(Exit, String), Trouble> {
+pub(super) async fn shell(service: &Service, chat: &str) -> Result<(Exit, String), CliError> {
     exec(service, &Exec::shell(chat)).await
 }
 
-pub(super) async fn exec(service: &Service, exec: &Exec) -> Result<(Exit, String), Trouble> {
+pub(super) async fn exec(service: &Service, exec: &Exec) -> Result<(Exit, String), CliError> {
     let mut params = exec.params();
     params["stream"] = json!(!service.json);
     if exec.terminal {
         let (rows, columns) = terminal::size();
         params["terminal"] = json!({ "rows": rows, "columns": columns });
     }
-    // Ctrl-C is the command's where it has our terminal.
+    // In raw mode, Ctrl-C goes to the command.
     let raw = (exec.terminal && exec.interactive).then(RawMode::enter).flatten();
     let stream = service.client.stream("sandbox.exec", params).await?;
     let input = exec.interactive.then(standard_input);
@@ -49,24 +49,24 @@ pub(super) async fn exec(service: &Service, exec: &Exec) -> Result<(Exit, String
     ended
 }
 
-pub(super) async fn attach(service: &Service, chat: &str, command: u64) -> Result<(Exit, String), Trouble> {
+pub(super) async fn attach(service: &Service, chat: &str, command: u64) -> Result<(Exit, String), CliError> {
     let params = json!({ "chat_id": chat, "command_id": command, "stream": !service.json });
     let stream = service.client.stream("sandbox.attach", params).await?;
     let running = Running { service, chat, command: Some(command), input: None, resized: None, kills: false };
     running.follow(stream).await
 }
 
-pub(super) async fn code(service: &Service, chat: &str, mut params: Value) -> Result<(Exit, String), Trouble> {
+pub(super) async fn code(service: &Service, chat: &str, mut params: Value) -> Result<(Exit, String), CliError> {
     params["stream"] = json!(!service.json);
     let stream = service.client.stream("sandbox.run_code", params).await?;
     let running = Running { service, chat, command: None, input: None, resized: None, kills: true };
     running.follow(stream).await
 }
 
-/// What the sandbox's own program prints. It has no end to exit with.
-pub(super) async fn logs(service: &Service, chat: &str, params: Value) -> Result<(Exit, String), Trouble> {
+/// Prints the output of the sandbox's main program. There is no exit code to return.
+pub(super) async fn logs(service: &Service, chat: &str, params: Value) -> Result<(Exit, String), CliError> {
     let mut stream = service.client.stream("sandbox.logs", params).await?;
-    let mut telling = Running { service, chat, command: None, input: None, resized: None, kills: false };
+    let mut followed = Running { service, chat, command: None, input: None, resized: None, kills: false };
     let mut interrupted = std::pin::pin!(tokio::signal::ctrl_c());
     loop {
         let notification = tokio::select! {
@@ -74,7 +74,7 @@ pub(super) async fn logs(service: &Service, chat: &str, params: Value) -> Result
             _ = &mut interrupted => return Ok((Exit::Done, String::new())),
         };
         let Some(notification) = notification else { break };
-        if !telling.heed(&notification)? {
+        if !followed.handle(&notification)? {
             return Ok((Exit::Done, String::new()));
         }
     }
@@ -82,7 +82,8 @@ pub(super) async fn logs(service: &Service, chat: &str, params: Value) -> Result
     Ok((Exit::Done, String::new()))
 }
 
-/// What is typed or piped to us. By a thread, as a read of standard input cannot be broken off, not even to exit.
+/// Returns the chunks of standard input. A thread reads them, because a pending read cannot be cancelled, not even to
+/// exit.
 fn standard_input() -> mpsc::Receiver<Vec<u8>> {
     let (sender, receiver) = mpsc::channel(1);
     std::thread::spawn(move || {
@@ -97,35 +98,37 @@ fn standard_input() -> mpsc::Receiver<Vec<u8>> {
     receiver
 }
 
+/// A command that sandboxctl follows.
 struct Running<'a> {
     service: &'a Service,
     chat: &'a str,
-    /// Once it is known.
+    /// The id of the command, once the service has sent it.
     command: Option<u64>,
     input: Option<mpsc::Receiver<Vec<u8>>>,
     resized: Option<Signal>,
-    /// Ctrl-C ends the command, and not only the looking at it.
+    /// Whether Ctrl-C kills the command. Otherwise it only ends sandboxctl.
     kills: bool,
 }
 
 impl Running<'_> {
-    async fn follow(mut self, mut stream: Stream) -> Result<(Exit, String), Trouble> {
-        let mut interrupted = signal(SignalKind::interrupt()).map_err(Trouble::Signals)?;
-        let mut terminated = signal(SignalKind::terminate()).map_err(Trouble::Signals)?;
-        let mut hung_up = signal(SignalKind::hangup()).map_err(Trouble::Signals)?;
-        let mut steering = std::pin::pin!(None);
+    async fn follow(mut self, mut stream: Stream) -> Result<(Exit, String), CliError> {
+        let mut interrupted = signal(SignalKind::interrupt()).map_err(CliError::Signals)?;
+        let mut terminated = signal(SignalKind::terminate()).map_err(CliError::Signals)?;
+        let mut hung_up = signal(SignalKind::hangup()).map_err(CliError::Signals)?;
+        let mut forwarding = std::pin::pin!(None);
         let mut is_interrupted = false;
         loop {
-            if steering.is_none()
+            if forwarding.is_none()
                 && let Some(command) = self.command
             {
-                let of = Steering { client: self.service.client.clone(), chat: self.chat.to_owned(), command };
-                steering.set(Some(of.steer(self.input.take(), self.resized.take())));
+                let forwarder = Forwarder { client: self.service.client.clone(), chat: self.chat.to_owned(), command };
+                forwarding.set(Some(forwarder.run(self.input.take(), self.resized.take())));
             }
             let notification = tokio::select! {
                 biased;
                 _ = interrupted.recv() => {
-                    // Whoever is in a hurry does not wait for its end either: it is killed when we are gone.
+                    // A second Ctrl-C does not wait for the command, which the service kills when this connection
+                    // closes.
                     if !self.kills || is_interrupted {
                         return Ok((Exit::Command(INTERRUPTED), String::new()));
                     }
@@ -135,34 +138,34 @@ impl Running<'_> {
                     };
                     let params = json!({ "chat_id": self.chat, "command_id": command });
                     let client = self.service.client.clone();
-                    // Beside this, as its answer comes after what was printed meanwhile.
+                    // Not awaited here, because the answer comes after the output up to then.
                     tokio::spawn(async move { client.call::<Value>("sandbox.kill", params).await });
                     continue;
                 }
                 _ = terminated.recv() => return Ok((Exit::Command(TERMINATED), String::new())),
                 _ = hung_up.recv() => return Ok((Exit::Command(TERMINATED), String::new())),
-                never = steered(steering.as_mut()) => match never {},
+                never = forwarded(forwarding.as_mut()) => match never {},
                 notification = stream.next() => notification,
             };
             let Some(notification) = notification else { break };
-            if !self.heed(&notification)? {
-                // Nobody reads it any more.
+            if !self.handle(&notification)? {
+                // The reader has closed the output.
                 return Ok((Exit::Done, String::new()));
             }
         }
         let ended: Result<Box<RawValue>, _> = stream.end().await;
-        let ended = ended.map_err(|error| self.lost(error))?;
+        let ended = ended.map_err(|error| self.connection_error(error))?;
         let end: End = parsed(&ended)?;
         if end.oom_killed {
-            say("the command was killed: its sandbox ran out of memory");
+            print_notice("the command was killed because its sandbox ran out of memory");
         }
         let code = if is_interrupted { INTERRUPTED } else { end.code() };
         let output = if self.service.json { format!("{}\n", ended.get()) } else { String::new() };
         Ok((Exit::Command(code), output))
     }
 
-    /// A command goes on when the service ends, and the next service knows it.
-    fn lost(&self, error: ClientError) -> Trouble {
+    /// Returns the error for a lost service. The command still runs, and a restarted service can attach to it.
+    fn connection_error(&self, error: ClientError) -> CliError {
         let command = match &error {
             ClientError::Disconnected => self.command,
             ClientError::Failed(failure) if failure.data.kind == "shutting_down" => {
@@ -171,17 +174,17 @@ impl Running<'_> {
             _ => None,
         };
         match command {
-            Some(command) => Trouble::CommandGoesOn { error, chat: self.chat.to_owned(), command },
+            Some(command) => CliError::CommandStillRunning { error, chat: self.chat.to_owned(), command },
             None => error.into(),
         }
     }
 
-    /// Whether what was printed could be handed on.
-    fn heed(&mut self, notification: &Notification) -> Result<bool, ClientError> {
+    /// Prints the output in a notification. Returns false if the reader has closed it.
+    fn handle(&mut self, notification: &Notification) -> Result<bool, ClientError> {
         let params: Params = parsed(&notification.params)?;
         self.command = params.command_id.or(self.command);
         if let Some(missed) = params.bytes {
-            say(&format!("{missed} bytes of output were not kept"));
+            print_notice(&format!("{missed} bytes of output were lost"));
         }
         let bytes = content(params.text, params.base64)?;
         let written = match params.stream.as_deref() {
@@ -204,7 +207,7 @@ struct Params {
     bytes: Option<u64>,
 }
 
-/// Bytes as the service writes them.
+/// Decodes bytes that the service sent as text or in base64.
 pub(super) fn content(text: Option<String>, base64: Option<String>) -> Result<Vec<u8>, ClientError> {
     let invalid_response = |error| ClientError::InvalidResponse(serde::de::Error::custom(error));
     match (text, base64) {
@@ -214,16 +217,16 @@ pub(super) fn content(text: Option<String>, base64: Option<String>) -> Result<Ve
     }
 }
 
-/// What goes to the command.
-struct Steering {
+/// Forwards standard input and window sizes to a command.
+struct Forwarder {
     client: Client,
     chat: String,
     command: u64,
 }
 
-impl Steering {
-    /// Without end: a command that takes no more is told no more.
-    async fn steer(self, mut input: Option<mpsc::Receiver<Vec<u8>>>, mut resized: Option<Signal>) -> Infallible {
+impl Forwarder {
+    /// Runs without end. Stops forwarding input once the command accepts no more.
+    async fn run(self, mut input: Option<mpsc::Receiver<Vec<u8>>>, mut resized: Option<Signal>) -> Infallible {
         loop {
             tokio::select! {
                 bytes = next(&mut input) => {
@@ -249,10 +252,10 @@ impl Steering {
     }
 }
 
-/// Nothing is, as long as it is not known what.
-async fn steered(steering: Pin<&mut Option<impl Future<Output = Infallible>>>) -> Infallible {
-    match steering.as_pin_mut() {
-        Some(steering) => steering.await,
+/// Polls the forwarder once the id of the command is known.
+async fn forwarded(forwarding: Pin<&mut Option<impl Future<Output = Infallible>>>) -> Infallible {
+    match forwarding.as_pin_mut() {
+        Some(forwarding) => forwarding.await,
         None => std::future::pending().await,
     }
 }
@@ -283,7 +286,7 @@ struct End {
 }
 
 impl End {
-    /// As a shell would tell it.
+    /// Returns the exit code by the convention of shells.
     fn code(&self) -> u8 {
         match *self {
             End { timed_out: true, .. } => TIMED_OUT,
@@ -298,7 +301,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_end_is_told_as_a_shell_tells_it() {
+    fn an_end_has_the_exit_code_of_a_shell() {
         let code = |exit_code, signal, timed_out| End { exit_code, signal, timed_out, oom_killed: false }.code();
         assert_eq!([code(Some(3), None, false), code(None, Some(9), false), code(None, Some(9), true)], [3, 137, 124]);
     }

@@ -1,4 +1,4 @@
-//! What a sandbox uses, in units for people.
+//! The resource usage of a sandbox, as a table.
 
 use serde::Deserialize;
 
@@ -47,7 +47,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn amounts_have_units_and_are_set_against_their_limits() {
+    fn amounts_have_units_and_limits() {
         let stats = json!({
             "at": "2026-01-31T09:30:00.000Z", "cpu_seconds": 1.204, "cpu_percent": 12.5, "memory_bytes": 24379392,
             "memory_limit_bytes": 1073741824, "pids": 7, "pids_limit": null, "received_bytes": 1048, "sent_bytes": 772,

@@ -1,10 +1,10 @@
-//! The terminal that sandboxctl itself runs in.
+//! The terminal of sandboxctl.
 
 use std::io::{IsTerminal, Stdin};
 
 use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
 
-/// Every key is the sandbox's, until this is dropped.
+/// Raw mode of the terminal, until drop: every key goes to the sandbox.
 #[derive(Debug)]
 pub(super) struct RawMode {
     stdin: Stdin,
@@ -12,7 +12,7 @@ pub(super) struct RawMode {
 }
 
 impl RawMode {
-    /// `None`: standard input is not a terminal.
+    /// Enters raw mode. Returns `None` if standard input is not a terminal.
     pub(super) fn enter() -> Option<Self> {
         let stdin = std::io::stdin();
         if !stdin.is_terminal() {
@@ -32,7 +32,7 @@ impl Drop for RawMode {
     }
 }
 
-/// Rows and columns; those of old where there is no terminal.
+/// Returns rows and columns, 24 and 80 without a terminal.
 pub(super) fn size() -> (u16, u16) {
     let size = tcgetwinsize(std::io::stdin()).or_else(|_| tcgetwinsize(std::io::stdout()));
     match size {

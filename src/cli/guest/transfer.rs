@@ -1,4 +1,4 @@
-//! Files on their way into and out of a sandbox, in parts: neither side ever holds a whole one.
+//! Copies files into and out of a sandbox, in chunks: neither side holds a whole file.
 
 use std::convert::Infallible;
 use std::fs::{self, File, OpenOptions, Permissions};
@@ -15,109 +15,114 @@ use uuid::Uuid;
 use super::progress::Progress;
 use super::running::content;
 use super::trees;
-use crate::cli::chats::is_beginning;
-use crate::cli::failure::Trouble;
+use crate::cli::chats::is_prefix;
+use crate::cli::failure::CliError;
 use crate::cli::{Exit, Service, parsed};
 use crate::client::{Client, ClientError, Stream};
 
-/// Sent at a time. In base64 it has to fit into a line.
+/// The size of a chunk. In base64 it has to fit into a line of the protocol.
 const CHUNK: usize = 256 << 10;
 
 const PERMISSIONS: u32 = 0o777;
 
-/// One end of a copy. A file here whose name could be taken for a sandbox's is written with `./` before it.
+/// The source or target of a copy. A local name that looks like CHAT:PATH needs a `./` prefix.
 #[derive(Debug, Clone, PartialEq)]
 pub(in crate::cli) enum Place {
-    Here(PathBuf),
-    Standard,
+    Local(PathBuf),
+    Stdio,
     Sandbox { chat: String, path: String },
 }
 
 impl Place {
     pub(super) fn parse(text: &str) -> Result<Self, Infallible> {
-        let is_chat = |text: &str| Uuid::try_parse(text).is_ok() || is_beginning(text);
+        let is_chat = |text: &str| Uuid::try_parse(text).is_ok() || is_prefix(text);
         Ok(match text.split_once(':') {
-            _ if text == "-" => Place::Standard,
+            _ if text == "-" => Place::Stdio,
             Some((chat, path)) if is_chat(chat) => Place::Sandbox { chat: chat.to_owned(), path: path.to_owned() },
-            _ => Place::Here(text.into()),
+            _ => Place::Local(text.into()),
         })
     }
 
     pub(super) fn chat(&mut self) -> Option<&mut String> {
         match self {
             Place::Sandbox { chat, .. } => Some(chat),
-            Place::Here(_) | Place::Standard => None,
+            Place::Local(_) | Place::Stdio => None,
         }
     }
 }
 
-/// How a copy is made.
+/// The options of a copy.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct How {
+pub(super) struct CopyOptions {
     pub(super) parents: bool,
     pub(super) recursive: bool,
 }
 
-pub(super) async fn copy(service: &Service, from: &Place, to: &Place, how: How) -> Result<(Exit, String), Trouble> {
-    let How { parents, recursive } = how;
+pub(super) async fn copy(
+    service: &Service,
+    from: &Place,
+    to: &Place,
+    options: CopyOptions,
+) -> Result<(Exit, String), CliError> {
+    let CopyOptions { parents, recursive } = options;
     match (from, to) {
-        (Place::Sandbox { chat, path }, Place::Here(to)) if recursive && is_directory(service, chat, path).await? => {
+        (Place::Sandbox { chat, path }, Place::Local(to)) if recursive && is_directory(service, chat, path).await? => {
             trees::download(service, chat, path, to).await
         }
-        (Place::Here(from), Place::Sandbox { chat, path }) if recursive && from.is_dir() => {
-            trees::upload(service, from, chat, &within(path, from), parents).await
+        (Place::Local(from), Place::Sandbox { chat, path }) if recursive && from.is_dir() => {
+            trees::upload(service, from, chat, &target_path(path, from), parents).await
         }
-        (Place::Sandbox { chat, path }, Place::Standard) => cat(service, chat, path).await,
-        (Place::Sandbox { chat, path }, Place::Here(to)) => download(service, chat, path, to).await,
-        (Place::Standard, Place::Sandbox { chat, path }) => {
+        (Place::Sandbox { chat, path }, Place::Stdio) => cat(service, chat, path).await,
+        (Place::Sandbox { chat, path }, Place::Local(to)) => download(service, chat, path, to).await,
+        (Place::Stdio, Place::Sandbox { chat, path }) => {
             let params = json!({ "chat_id": chat, "path": path, "follows": true, "parents": parents });
             send(service, "sandbox.write_file", params, io::stdin(), "standard input", None).await
         }
-        (Place::Here(from), Place::Sandbox { chat, path }) => {
-            let failed = |error| Trouble::local(from, error);
+        (Place::Local(from), Place::Sandbox { chat, path }) => {
+            let failed = |error| CliError::local(from, error);
             let file = File::open(from).map_err(failed)?;
             let metadata = file.metadata().map_err(failed)?;
             if metadata.is_dir() {
                 return Err(failed(io::ErrorKind::IsADirectory.into()));
             }
-            let path = within(path, from);
+            let path = target_path(path, from);
             let mode = metadata.is_file().then(|| metadata.permissions().mode() & PERMISSIONS);
             let size = metadata.is_file().then_some(metadata.len());
             let params = json!({ "chat_id": chat, "path": path, "follows": true, "mode": mode, "parents": parents });
             send(service, "sandbox.write_file", params, file, from.to_string_lossy().as_ref(), size).await
         }
-        _ => Err(Trouble::Usage("one of the two has to be in a sandbox, as CHAT:PATH, and the other one here")),
+        _ => Err(CliError::Usage("one path has to be in a sandbox, as CHAT:PATH, and the other one local")),
     }
 }
 
-/// A path that ends with a slash names the directory that the file goes to.
-fn within(path: &str, from: &Path) -> String {
+/// Returns the target path. A path that ends with a slash is the directory for the file.
+fn target_path(path: &str, from: &Path) -> String {
     match from.file_name() {
         Some(name) if path.ends_with('/') => format!("{path}{}", name.to_string_lossy()),
         _ => path.to_owned(),
     }
 }
 
-pub(super) async fn cat(service: &Service, chat: &str, path: &str) -> Result<(Exit, String), Trouble> {
+pub(super) async fn cat(service: &Service, chat: &str, path: &str) -> Result<(Exit, String), CliError> {
     let stdout = io::stdout().lock();
     match receive(service, chat, path, stdout, &mut Progress::hidden()).await {
-        // A reader that has seen enough is no failure.
-        Err(Receiving::Local(error)) if error.kind() == io::ErrorKind::BrokenPipe => {}
+        // A reader may close standard output early.
+        Err(TransferError::Local(error)) if error.kind() == io::ErrorKind::BrokenPipe => {}
         Err(error) => return Err(error.at(Path::new("standard output"))),
         Ok(_) => {}
     }
     Ok((Exit::Done, String::new()))
 }
 
-async fn download(service: &Service, chat: &str, path: &str, to: &Path) -> Result<(Exit, String), Trouble> {
+async fn download(service: &Service, chat: &str, path: &str, to: &Path) -> Result<(Exit, String), CliError> {
     let to = match Path::new(path).file_name() {
         Some(name) if to.is_dir() => to.join(name),
         _ => to.to_owned(),
     };
     let mut progress = Progress::new(&to.to_string_lossy(), size(service, chat, path).await, service.json);
-    let failed = |error| Trouble::local(&to, error);
+    let failed = |error| CliError::local(&to, error);
     if fs::metadata(&to).is_ok_and(|there| !there.is_file()) {
-        // A device or a pipe is not replaced, but written to.
+        // A device or a pipe is written to, not replaced.
         let file = OpenOptions::new().write(true).open(&to).map_err(failed)?;
         receive(service, chat, path, file, &mut progress).await.map_err(|error| error.at(&to))?;
         return Ok((Exit::Done, String::new()));
@@ -133,13 +138,13 @@ async fn is_directory(service: &Service, chat: &str, path: &str) -> Result<bool,
     Ok(facts["kind"] == "directory")
 }
 
-/// For the progress alone: if it is not known, there is none.
+/// Returns the size of a file, if known. Only the progress display needs it.
 async fn size(service: &Service, chat: &str, path: &str) -> Option<u64> {
     let facts: Value = service.client.call("sandbox.stat_file", json!({ "chat_id": chat, "path": path })).await.ok()?;
     (facts["kind"] == "file").then(|| facts["size"].as_u64()).flatten()
 }
 
-/// A file that is not complete yet, and is not left behind.
+/// An incomplete file, removed on drop.
 struct Draft(PathBuf);
 
 impl Draft {
@@ -160,7 +165,7 @@ impl Draft {
 
 impl Drop for Draft {
     fn drop(&mut self) {
-        // Once it is in its place there is none any more.
+        // Fails after a rename to the target, which is expected.
         let _ = fs::remove_file(&self.0);
     }
 }
@@ -170,23 +175,24 @@ struct ReadFile {
     mode: u32,
 }
 
-enum Receiving {
+/// A failure of the service or of the local file.
+enum TransferError {
     Service(ClientError),
     Local(io::Error),
 }
 
-impl Receiving {
-    fn at(self, path: &Path) -> Trouble {
+impl TransferError {
+    fn at(self, path: &Path) -> CliError {
         match self {
-            Receiving::Service(error) => error.into(),
-            Receiving::Local(error) => Trouble::local(path, error),
+            TransferError::Service(error) => error.into(),
+            TransferError::Local(error) => CliError::local(path, error),
         }
     }
 }
 
-impl From<ClientError> for Receiving {
+impl From<ClientError> for TransferError {
     fn from(error: ClientError) -> Self {
-        Receiving::Service(error)
+        TransferError::Service(error)
     }
 }
 
@@ -196,29 +202,29 @@ async fn receive(
     path: &str,
     mut to: impl Write,
     progress: &mut Progress,
-) -> Result<ReadFile, Receiving> {
+) -> Result<ReadFile, TransferError> {
     let params = json!({ "chat_id": chat, "path": path, "stream": true });
     let mut stream = service.client.stream("sandbox.read_file", params).await?;
-    while let Some(bytes) = next_part(&mut stream).await? {
-        to.write_all(&bytes).map_err(Receiving::Local)?;
+    while let Some(bytes) = next_chunk(&mut stream).await? {
+        to.write_all(&bytes).map_err(TransferError::Local)?;
         progress.advance(bytes.len());
     }
-    to.flush().map_err(Receiving::Local)?;
+    to.flush().map_err(TransferError::Local)?;
     Ok(stream.end().await?)
 }
 
-pub(super) async fn next_part(stream: &mut Stream) -> Result<Option<Vec<u8>>, ClientError> {
+pub(super) async fn next_chunk(stream: &mut Stream) -> Result<Option<Vec<u8>>, ClientError> {
     #[derive(Deserialize)]
-    struct Part {
+    struct Chunk {
         text: Option<String>,
         base64: Option<String>,
     }
     let Some(notification) = stream.next().await else { return Ok(None) };
-    let Part { text, base64 } = parsed(&notification.params)?;
+    let Chunk { text, base64 } = parsed(&notification.params)?;
     content(text, base64).map(Some)
 }
 
-/// Calls a method whose content follows, and sends it.
+/// Calls a method and sends the content that follows.
 pub(super) async fn send(
     service: &Service,
     method: &str,
@@ -226,31 +232,31 @@ pub(super) async fn send(
     from: impl Read,
     name: &str,
     size: Option<u64>,
-) -> Result<(Exit, String), Trouble> {
+) -> Result<(Exit, String), CliError> {
     let chat = params["chat_id"].clone();
     let mut stream = service.client.stream(method, params).await?;
     let mut progress = Progress::new(name, size, service.json);
     if let Some(transfer) = started(&mut stream).await? {
-        // What fails here is told in full by the answer.
-        match parts(&service.client, &chat, transfer, from, &mut progress).await {
-            Err(Receiving::Local(error)) => return Err(Trouble::local(Path::new(name), error)),
-            Ok(()) | Err(Receiving::Service(_)) => {}
+        // The answer reports a failure of the service in full.
+        match send_chunks(&service.client, &chat, transfer, from, &mut progress).await {
+            Err(TransferError::Local(error)) => return Err(CliError::local(Path::new(name), error)),
+            Ok(()) | Err(TransferError::Service(_)) => {}
         }
     }
     let _: Value = stream.end().await?;
     Ok((Exit::Done, String::new()))
 }
 
-async fn parts(
+async fn send_chunks(
     client: &Client,
     chat: &Value,
     transfer: u64,
     mut from: impl Read,
     progress: &mut Progress,
-) -> Result<(), Receiving> {
+) -> Result<(), TransferError> {
     let mut buffer = vec![0; CHUNK];
     loop {
-        let length = fill(&mut from, &mut buffer).map_err(Receiving::Local)?;
+        let length = fill(&mut from, &mut buffer).map_err(TransferError::Local)?;
         let (encoded, end) = (STANDARD.encode(&buffer[..length]), length < buffer.len());
         let params = json!({ "chat_id": chat, "command_id": transfer, "base64": encoded, "end": end });
         let _: Value = client.call("sandbox.input", params).await?;
@@ -261,7 +267,7 @@ async fn parts(
     }
 }
 
-/// Where the parts are to be sent. `None`: it failed, and the answer says why.
+/// Returns the id that the chunks are sent to, or `None` if the request failed and the answer has the error.
 async fn started(stream: &mut Stream) -> Result<Option<u64>, ClientError> {
     #[derive(Deserialize)]
     struct Started {
@@ -273,7 +279,7 @@ async fn started(stream: &mut Stream) -> Result<Option<u64>, ClientError> {
     }
 }
 
-/// Less than the buffer holds only at the end.
+/// Fills the buffer. Returns less than its length only at the end of the input.
 fn fill(from: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
     let mut filled = 0;
     while filled < buffer.len() {
@@ -292,21 +298,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_place_in_a_sandbox_begins_with_its_chat() {
+    fn a_place_in_a_sandbox_starts_with_its_chat() {
         let place = |text: &str| Place::parse(text).expect("always one");
         for chat in ["67e55044-10b1-426f-9247-bb680e5fe0c8", "67e5"] {
             let within = Place::Sandbox { chat: chat.into(), path: "/a:b".into() };
             assert_eq!(place(&format!("{chat}:/a:b")), within);
         }
         for here in ["odd:name", "./67e5:name"] {
-            assert_eq!(place(here), Place::Here(here.into()));
+            assert_eq!(place(here), Place::Local(here.into()));
         }
-        assert_eq!(place("-"), Place::Standard);
+        assert_eq!(place("-"), Place::Stdio);
     }
 
     #[test]
     fn a_file_goes_into_a_directory_under_its_own_name() {
-        assert_eq!(within("/volume/", Path::new("a/b.txt")), "/volume/b.txt");
-        assert_eq!(within("/volume/c", Path::new("a/b.txt")), "/volume/c");
+        assert_eq!(target_path("/volume/", Path::new("a/b.txt")), "/volume/b.txt");
+        assert_eq!(target_path("/volume/c", Path::new("a/b.txt")), "/volume/c");
     }
 }

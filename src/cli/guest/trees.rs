@@ -1,6 +1,6 @@
-//! Directories on their way into and out of a sandbox, as archives that neither side ever holds as a whole.
+//! Copies directories into and out of a sandbox, as archives that neither side holds as a whole.
 //!
-//! What comes out of a sandbox is not trusted: nothing of it is put anywhere but into the directory it is meant for.
+//! Archives from a sandbox are not trusted: they are unpacked only below the target directory.
 
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -10,13 +10,13 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::progress::Progress;
-use super::transfer::{next_part, send};
-use crate::cli::failure::Trouble;
+use super::transfer::{next_chunk, send};
+use crate::cli::failure::CliError;
 use crate::cli::{Exit, Service};
 use crate::client::ClientError;
 
-/// Into a directory that is there, as `cp` does, or under the new name.
-pub(super) async fn download(service: &Service, chat: &str, path: &str, to: &Path) -> Result<(Exit, String), Trouble> {
+/// Downloads a directory, like `cp`: into an existing directory, or under a new name.
+pub(super) async fn download(service: &Service, chat: &str, path: &str, to: &Path) -> Result<(Exit, String), CliError> {
     let to = match Path::new(path).file_name() {
         Some(name) if to.is_dir() => to.join(name),
         _ => to.to_owned(),
@@ -24,8 +24,8 @@ pub(super) async fn download(service: &Service, chat: &str, path: &str, to: &Pat
     let mut stream = service.client.stream("sandbox.read_tree", json!({ "chat_id": chat, "path": path })).await?;
     let mut progress = Progress::new(&to.to_string_lossy(), None, service.json);
     let mut unpacking = None;
-    while let Some(bytes) = next_part(&mut stream).await? {
-        // Only now is it known that there is something to be put there.
+    while let Some(bytes) = next_chunk(&mut stream).await? {
+        // The target is created with the first chunk, which shows that the source exists.
         let unpacking = match &mut unpacking {
             Some(unpacking) => unpacking,
             None => unpacking.insert(opened(&to)?),
@@ -46,8 +46,8 @@ pub(super) async fn upload(
     chat: &str,
     path: &str,
     parents: bool,
-) -> Result<(Exit, String), Trouble> {
-    let packing = Packing::open(from).map_err(|error| Trouble::local(from, error))?;
+) -> Result<(Exit, String), CliError> {
+    let packing = Packing::open(from).map_err(|error| CliError::local(from, error))?;
     if !parents {
         let made: Result<Value, _> =
             service.client.call("sandbox.make_directory", json!({ "chat_id": chat, "path": path })).await;
@@ -63,21 +63,21 @@ pub(super) async fn upload(
     Ok((exit, skipped(archive.totals.unwrap_or_default().skipped)))
 }
 
-fn opened(to: &Path) -> Result<Unpacking, Trouble> {
+fn opened(to: &Path) -> Result<Unpacking, CliError> {
     let made = match std::fs::create_dir(to) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
         _ => Unpacking::open(to, false),
     };
-    made.map_err(|error| Trouble::local(to, error))
+    made.map_err(|error| CliError::local(to, error))
 }
 
-fn failed(to: &Path, TreeError { entry, error }: TreeError) -> Trouble {
+fn failed(to: &Path, TreeError { entry, error }: TreeError) -> CliError {
     let shown = String::from_utf8_lossy(&entry).escape_debug().to_string();
     let place = if entry.is_empty() { to.to_owned() } else { PathBuf::from(format!("{}/{shown}", to.display())) };
-    Trouble::local(&place, error)
+    CliError::local(&place, error)
 }
 
-/// The answer, as far as it matters here.
+/// The used part of the answer.
 #[derive(Deserialize)]
 struct Transferred {
     skipped: u64,
@@ -86,12 +86,12 @@ struct Transferred {
 fn skipped(count: u64) -> String {
     match count {
         0 => String::new(),
-        1 => "1 entry was skipped: it is no file, directory or link\n".to_owned(),
-        count => format!("{count} entries were skipped: they are no files, directories or links\n"),
+        1 => "1 entry was skipped: it is not a file, directory or link\n".to_owned(),
+        count => format!("{count} entries were skipped: they are not files, directories or links\n"),
     }
 }
 
-/// An archive that is made as it is read.
+/// An archive that is packed while it is read.
 struct Archive {
     packing: Packing,
     made: Vec<u8>,

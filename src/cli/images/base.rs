@@ -1,4 +1,4 @@
-//! `image base`: makes the base image on this host, with or without a service.
+//! `image base`: builds the base image on this host, with or without a service.
 
 use std::io;
 use std::process::Stdio;
@@ -12,23 +12,23 @@ use tokio::process::{Child, Command};
 
 use super::short_id;
 use crate::cli::Exit;
-use crate::cli::failure::Trouble;
+use crate::cli::failure::CliError;
 use crate::client::Client;
 use crate::engine::docker::{DockerEngine, InvalidHost};
 use crate::images::base;
 
-/// Handed to the engine at a time.
-const PIECE: usize = 256 << 10;
+/// The size of a chunk sent to the engine.
+const CHUNK: usize = 256 << 10;
 
 #[derive(Debug, Args)]
 pub(in crate::cli) struct Base {
-    /// Make it anew, with the packages' newest versions, even if it is there
+    /// Build the image again with the newest packages, even if it is up to date
     #[arg(long)]
     force: bool,
-    /// The name of the image
+    /// Name of the image
     #[arg(long, short, value_name = "NAME[:TAG]", default_value = base::TAG)]
     tag: String,
-    /// The engine, such as unix:///run/docker.sock; otherwise the service's or, without a service, the one it would find
+    /// Engine, such as unix:///run/docker.sock; if not given, the service's engine or the one that it would find
     #[arg(long, value_name = "HOST")]
     engine: Option<String>,
 }
@@ -37,16 +37,20 @@ pub(in crate::cli) struct Base {
 pub(in crate::cli) enum BaseImageError {
     #[error("--engine: {0}")]
     Host(#[from] InvalidHost),
-    #[error("the base image cannot be made: {0}")]
+    #[error("cannot build the base image: {0}")]
     Image(#[from] ImageError),
-    #[error("the base image cannot be made: bash: {0}")]
+    #[error("cannot build the base image: bash: {0}")]
     Bash(io::Error),
-    #[error("the base image cannot be made; the reason is above")]
+    #[error("cannot build the base image; see the output above")]
     Script,
 }
 
-/// Makes the image unless the engine has it. The service is asked for nothing but its engine.
-pub(in crate::cli) async fn make(service: Option<&Client>, base: &Base, json: bool) -> Result<(Exit, String), Trouble> {
+/// Builds the image unless it is up to date. The service is only asked for its engine.
+pub(in crate::cli) async fn make(
+    service: Option<&Client>,
+    base: &Base,
+    json: bool,
+) -> Result<(Exit, String), CliError> {
     let host = match (&base.engine, service) {
         (Some(host), _) => host.clone(),
         (None, Some(service)) => engine_of(service).await.unwrap_or_else(|| "auto".to_owned()),
@@ -57,7 +61,7 @@ pub(in crate::cli) async fn make(service: Option<&Client>, base: &Base, json: bo
     let shown = match json {
         true => json!({ "image": tag, "image_id": id, "changed": changed }).to_string(),
         false if changed => format!("{tag} ({})", short_id(&id)),
-        false => format!("{tag} is up to date ({}); --force makes it anew", short_id(&id)),
+        false => format!("{tag} is up to date ({}); --force builds it again", short_id(&id)),
     };
     Ok((Exit::Done, shown + "\n"))
 }
@@ -67,7 +71,7 @@ async fn engine_of(service: &Client) -> Option<String> {
     Some(info["engine"]["host"].as_str()?.to_owned())
 }
 
-/// Returns the id of the image, and whether it was made.
+/// Returns the id of the image, and whether it was built.
 async fn ensure(host: &str, base: &Base) -> Result<(String, bool), BaseImageError> {
     let engine = DockerEngine::connect(host)?;
     let there = engine.inspect(&base.tag).await?;
@@ -81,33 +85,34 @@ async fn ensure(host: &str, base: &Base) -> Result<(String, bool), BaseImageErro
         .stdout(Stdio::piped())
         .spawn()
         .map_err(BaseImageError::Bash)?;
-    // The engine is asked only once the root is made, which is when the script begins to print it.
-    let Some(first) = next_piece(&mut script).await.map_err(BaseImageError::Bash)? else {
+    // The import starts with the first output, because the script prints only a complete root file system.
+    let Some(first) = next_chunk(&mut script).await.map_err(BaseImageError::Bash)? else {
         return Err(BaseImageError::Script);
     };
     let id = engine.import_image(&base.tag, base::instructions(), archive(first, script)).await?;
     Ok((id, true))
 }
 
-/// The script's output, with an error at its end if the script failed, so that no incomplete archive becomes an image.
+/// Returns the script's output. If the script fails, the stream ends with an error, so that no incomplete archive
+/// becomes an image.
 fn archive(first: Vec<u8>, script: Child) -> impl Stream<Item = io::Result<Vec<u8>>> + Send + 'static {
     stream::try_unfold((Some(first), script), async |(first, mut script)| {
-        let piece = match first {
+        let chunk = match first {
             Some(first) => Some(first),
-            None => next_piece(&mut script).await?,
+            None => next_chunk(&mut script).await?,
         };
-        match piece {
-            Some(piece) => Ok(Some((piece, (None, script)))),
+        match chunk {
+            Some(chunk) => Ok(Some((chunk, (None, script)))),
             None if script.wait().await?.success() => Ok(None),
             None => Err(io::Error::other("the script failed")),
         }
     })
 }
 
-/// `None` at the end of the script's output.
-async fn next_piece(script: &mut Child) -> io::Result<Option<Vec<u8>>> {
+/// Returns the next chunk, or `None` at the end of the script's output.
+async fn next_chunk(script: &mut Child) -> io::Result<Option<Vec<u8>>> {
     let output = script.stdout.as_mut().ok_or(io::ErrorKind::BrokenPipe)?;
-    let mut piece = Vec::with_capacity(PIECE);
-    output.read_buf(&mut piece).await?;
-    Ok((!piece.is_empty()).then_some(piece))
+    let mut chunk = Vec::with_capacity(CHUNK);
+    output.read_buf(&mut chunk).await?;
+    Ok((!chunk.is_empty()).then_some(chunk))
 }

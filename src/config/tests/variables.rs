@@ -1,4 +1,4 @@
-//! Behaviour of `SANDBOXD_<SECTION>__<KEY>`.
+//! Tests of `SANDBOXD_<SECTION>__<KEY>`.
 
 use proptest::prelude::*;
 
@@ -29,7 +29,7 @@ fn every_wrong_variable_is_named() {
     for key in Config::keys() {
         let variable = environment::variable(&key);
         for wrong in ["[[]]", "\u{1}"] {
-            // An argument may be any text, and so may code.
+            // An argument or a preamble may be any text.
             if key.ends_with(".preamble") || key.ends_with(".command") && wrong == "\u{1}" {
                 continue;
             }
@@ -56,7 +56,7 @@ fn the_environment_goes_before_the_file() {
     let profile = &config.profiles["default"];
     assert_eq!(profile.memory, Size::from_bytes(1 << 30));
     assert_eq!(profile.readiness.kind, ReadinessKind::Tcp);
-    assert_eq!(profile.readiness.path, "/up", "what no variable names stays");
+    assert_eq!(profile.readiness.path, "/up", "keys without a variable keep their value");
     assert_eq!(profile.command, ["sh", "-c", "a,b"]);
     assert_eq!(config.socket.allow_users, [Principal::Name("alice".into()), Principal::Id(1000)]);
     assert_eq!(config.instance.name, "42");
@@ -142,7 +142,7 @@ fn unknown_variables_are_refused_with_the_nearest_known_one() {
             ("SANDBOXD_ENGIN__HOST", "auto"),
             ("SANDBOXD_SOCKET__PTH", "/x"),
             ("SANDBOXD_SOCKET__PATH__X", "/x"),
-            ("SANDBOXD_nothing__at_all", "/x"),
+            ("SANDBOXD_foreign__name", "/x"),
             ("SANDBOXD_state__dir", "/x"),
         ],
     );
@@ -157,7 +157,7 @@ fn unknown_variables_are_refused_with_the_nearest_known_one() {
 }
 
 #[test]
-fn a_variable_below_a_plain_value_says_what_is_in_the_way() {
+fn a_variable_below_a_plain_value_is_refused_with_its_origin() {
     assert_eq!(
         refuse("socket.path = '/x'", [("SANDBOXD_SOCKET__PATH__X", "/y")]),
         [r#"SANDBOXD_SOCKET__PATH__X: test.toml:1 already gives "path" a value that is not a table"#]

@@ -1,4 +1,4 @@
-//! Each judgement with each of its verdicts.
+//! Each check with each status.
 
 use sandboxd_actors::ports::engine::EngineIdentity;
 
@@ -12,14 +12,14 @@ const ENTRY: Entry = Entry { uid: 0, gid: 900, mode: 0o660 };
 
 const SILENT: &str = "the engine cannot be reached: none answers";
 
-/// A network of a /24, with so many containers on it.
+/// Returns a /24 network with this number of containers.
 fn bridge(isolated: bool, containers: usize) -> NetworkCondition {
     let subnet = Some("10.1.2.0/24".parse().expect("a block"));
     NetworkCondition { isolated, bridge: Some("n".into()), subnet, containers }
 }
 
-/// A host on which nothing is missing.
-fn fit() -> Findings {
+/// Returns the findings of a healthy host.
+fn healthy() -> Findings {
     let place = Place { writable: true, executable: true, total_bytes: 100 << 30, free_bytes: 50 << 30 };
     Findings {
         engine: Ok(EngineIdentity {
@@ -29,14 +29,14 @@ fn fit() -> Findings {
             host: "unix:///run/docker.sock".into(),
         }),
         condition: Ok(Condition { limits: Enforced { memory: true, cpus: true, pids: true }, live_restore: true }),
-        instance: Instance { name: "default".into(), is_settled: true },
+        instance: Instance { name: "default".into(), is_reconciled: true },
         networks: Ok(vec![Network { name: "sandboxd".into(), isolated: true, there: vec![bridge(true, 3)] }]),
         images: Ok(vec![ProfileImage { profile: "default".into(), image: "sandbox:1".into(), is_there: true }]),
         image_disk: Ok(Disk { total_bytes: 100 << 30, free_bytes: 50 << 30 }),
         watermark: 85.0,
         slots: Slots {
             late_binding: Ok(LateBinding::Injected),
-            pools: vec![Pool { profile: "default".into(), is_wanted: true, trouble: None }],
+            pools: vec![Pool { profile: "default".into(), is_wanted: true, problem: None }],
         },
         journal: Ok(()),
         state: Directory { key: "state.dir", path: "/state".into(), place: Ok(place) },
@@ -45,19 +45,25 @@ fn fit() -> Findings {
         descriptors: Descriptors { limit: Some(65_536), connections: 1024, sandboxes: 100 },
         open_ports: Vec::new(),
         is_networked: true,
-        callers: Callers { socket: "/run/s".into(), named: 1, entry: Some(ENTRY), kept_out: vec![], barred: None },
+        callers: Callers {
+            socket: "/run/s".into(),
+            named: 1,
+            entry: Some(ENTRY),
+            kept_out: vec![],
+            closed_directory: None,
+        },
         user: User { uid: 0, gid: 0 },
     }
 }
 
-/// The one check that is not well once the host is changed so, and all others are.
+/// Applies a change to a healthy host and returns the only check that is not ok.
 fn only(change: impl FnOnce(&mut Findings)) -> Check {
-    let mut findings = fit();
+    let mut findings = healthy();
     change(&mut findings);
-    let mut unwell = judge(&findings).checks;
-    unwell.retain(|check| check.status != Status::Ok);
-    assert_eq!(unwell.len(), 1, "{unwell:?}");
-    unwell.remove(0)
+    let mut failing = judge(&findings).checks;
+    failing.retain(|check| check.status != Status::Ok);
+    assert_eq!(failing.len(), 1, "{failing:?}");
+    failing.remove(0)
 }
 
 #[track_caller]
@@ -68,16 +74,16 @@ fn assert_is(check: &Check, status: Status, name: &str, message: &str, advice: &
 }
 
 #[test]
-fn on_a_fit_host_all_is_well_and_nothing_is_advised() {
-    let checks = judge(&fit());
-    assert_eq!(checks.status(), Status::Ok);
-    assert!(checks.checks.iter().all(|check| check.advice.is_none() && !check.message.is_empty()), "{checks:?}");
+fn on_a_healthy_host_all_checks_are_ok_without_advice() {
+    let checks = judge(&healthy());
+    assert!(checks.checks.iter().all(|check| check.status == Status::Ok && check.advice.is_none()), "{checks:?}");
+    assert!(checks.checks.iter().all(|check| !check.message.is_empty()), "{checks:?}");
     assert_eq!(checks.checks[0].message, "docker 20.10.24, API 1.41, answers at unix:///run/docker.sock");
 }
 
 #[test]
-fn of_a_silent_engine_nothing_else_is_claimed() {
-    let mut findings = fit();
+fn without_an_engine_its_facts_are_unknown() {
+    let mut findings = healthy();
     let silent = || SILENT.to_owned();
     findings.engine = Err(silent());
     findings.condition = Err(silent());
@@ -89,12 +95,12 @@ fn of_a_silent_engine_nothing_else_is_claimed() {
     let unknown: Vec<_> = checks.iter().filter(|check| check.status == Status::Warning).collect();
     let names: Vec<_> = unknown.iter().map(|check| check.name.as_str()).collect();
     assert_eq!(names, ["network", "addresses", "images", "image_disk", "limits", "live_restore"]);
-    assert!(unknown.iter().all(|check| check.message.starts_with("not known: ")), "{unknown:?}");
+    assert!(unknown.iter().all(|check| check.message.starts_with("unknown: ")), "{unknown:?}");
 }
 
 #[test]
-fn an_instance_that_is_not_locked_yet_is_told() {
-    let check = only(|findings| findings.instance.is_settled = false);
+fn an_instance_that_is_not_locked_yet_is_a_warning() {
+    let check = only(|findings| findings.instance.is_reconciled = false);
     assert_is(&check, Status::Warning, "instance", "not locked", "by itself");
 }
 
@@ -111,7 +117,7 @@ fn a_network_is_there_once_and_closed_where_that_is_wanted() {
 }
 
 #[test]
-fn a_network_that_is_nearly_full_is_told_before_it_is_full() {
+fn a_network_that_is_nearly_full_is_a_warning() {
     let with =
         |containers| Ok(vec![Network { name: "n".into(), isolated: true, there: vec![bridge(true, containers)] }]);
     assert_eq!(addresses(&with(227)).status, Status::Ok);
@@ -150,7 +156,7 @@ fn an_engines_disk_is_too_full_from_the_watermark_on() {
 fn a_limit_that_is_not_enforced_is_a_problem_and_no_live_restore_is_not() {
     let with = |limits, live_restore| only(|findings| findings.condition = Ok(Condition { limits, live_restore }));
     let all = Enforced { memory: true, cpus: true, pids: true };
-    assert_is(&with(Enforced { cpus: false, ..all }, true), Status::Problem, "limits", "to cpus:", "cgroup");
+    assert_is(&with(Enforced { cpus: false, ..all }, true), Status::Problem, "limits", "limits of cpus:", "cgroup");
     assert_is(&with(all, false), Status::Warning, "live_restore", "ends every sandbox", "daemon.json");
 }
 
@@ -159,14 +165,14 @@ fn slots_matter_only_to_a_host_that_wants_some() {
     let impossible = || Err("the service needs CAP_SYS_ADMIN".to_owned());
     let check = only(|findings| findings.slots.late_binding = impossible());
     assert_is(&check, Status::Warning, "warm_slots", "CAP_SYS_ADMIN", "docs/operations.md");
-    let check = only(|findings| findings.slots.pools[0].trouble = Some("no image".into()));
+    let check = only(|findings| findings.slots.pools[0].problem = Some("no image".into()));
     assert_is(&check, Status::Warning, "warm_slots", "profile default: no image", "sandboxctl pools");
     let because = "the service needs CAP_SYS_PTRACE".to_owned();
-    let check = warm_slots(&Slots { late_binding: Ok(LateBinding::Propagated { because }), ..fit().slots });
+    let check = warm_slots(&Slots { late_binding: Ok(LateBinding::Propagated { because }), ..healthy().slots });
     assert_eq!(check.status, Status::Ok);
     assert!(check.message.contains("CAP_SYS_PTRACE"), "{check:?}");
     let unwanted = |late_binding| {
-        let pool = Pool { profile: "default".into(), is_wanted: false, trouble: Some("none".into()) };
+        let pool = Pool { profile: "default".into(), is_wanted: false, problem: Some("none".into()) };
         warm_slots(&Slots { late_binding, pools: vec![pool] })
     };
     assert_eq!([unwanted(impossible()).status, unwanted(Ok(LateBinding::Injected)).status], [Status::Ok; 2]);
@@ -196,9 +202,9 @@ fn a_directory_is_there_writable_executable_and_has_room() {
         Status::Warning,
         "state_dir",
         "512.0 MiB of 100.0 GiB",
-        "make room",
+        "free space",
     );
-    assert_is(&with(&|at| at.free_bytes = 1 << 20), Status::Problem, "state_dir", "1.0 MiB of", "make room now");
+    assert_is(&with(&|at| at.free_bytes = 1 << 20), Status::Problem, "state_dir", "1.0 MiB of", "free space now");
 }
 
 #[test]
@@ -207,7 +213,7 @@ fn without_a_place_for_volumes_sandboxes_are_created_without_one() {
     assert_eq!(none.status, Status::Ok);
     assert!(none.message.contains("no volume is accepted"), "{none:?}");
     let gone = only(|findings| findings.volumes[0].is_there = false);
-    assert_is(&gone, Status::Problem, "volumes", "/volumes is no directory any more", "volumes.roots");
+    assert_is(&gone, Status::Problem, "volumes", "/volumes is not a directory", "volumes.roots");
 }
 
 #[test]
@@ -219,22 +225,22 @@ fn open_files_have_to_last_for_all_connections_and_sandboxes() {
 }
 
 #[test]
-fn callers_that_are_allowed_and_cannot_open_the_socket_are_told() {
+fn allowed_callers_that_cannot_open_the_socket_are_a_warning() {
     let kept_out = KeptOut { key: "socket.allow_users", name: "ann".into(), entry: Entry { gid: 0, ..ENTRY } };
     let check = only(|findings| findings.callers.kept_out = vec![kept_out.clone()]);
     assert_is(&check, Status::Warning, "callers", "ann cannot open the socket", "usermod -aG sandboxd ann");
-    let barred = only(|findings| findings.callers.barred = Some("/run".into()));
-    assert_is(&barred, Status::Warning, "callers", "not every user may enter /run", "chmod o+x /run");
-    let alone = Callers { named: 0, barred: Some("/run".into()), ..fit().callers };
+    let closed = only(|findings| findings.callers.closed_directory = Some("/run".into()));
+    assert_is(&closed, Status::Warning, "callers", "not every user may enter /run", "chmod o+x /run");
+    let alone = Callers { named: 0, closed_directory: Some("/run".into()), ..healthy().callers };
     assert_eq!(callers(&alone).status, Status::Ok, "root enters every directory");
 }
 
 #[test]
-fn what_listens_on_the_host_is_within_reach_of_sandboxes_with_a_network() {
+fn sandboxes_with_a_network_can_connect_to_ports_of_the_host() {
     let open = |ports: &[u16]| only(|findings| findings.open_ports = ports.to_vec());
-    assert_is(&open(&[22, 5432]), Status::Warning, "host_services", "ports 22, 5432", "interface (n)");
+    assert_is(&open(&[22, 5432]), Status::Warning, "host_services", "forbids it: 22, 5432", "interface (n)");
     let many: Vec<u16> = (1..=14).collect();
     assert!(open(&many).message.ends_with("11, 12, 2 more"), "{:?}", open(&many));
-    let blocked = Findings { open_ports: vec![22], is_networked: false, ..fit() };
+    let blocked = Findings { open_ports: vec![22], is_networked: false, ..healthy() };
     assert_eq!(host_services(&blocked).status, Status::Ok);
 }

@@ -1,9 +1,9 @@
-//! A few small files as the archive that an engine is sent.
+//! Packs a few small files into a tar archive for the engine.
 
-/// Files are written in blocks of this size.
+/// The block size of a tar archive.
 const BLOCK: usize = 512;
 
-/// A tar archive of plain files, which anybody may read.
+/// Returns a tar archive of plain files that every user may read.
 pub(super) fn archive(files: &[(&str, &[u8])]) -> Vec<u8> {
     let mut archive = Vec::new();
     for (name, content) in files {
@@ -11,7 +11,7 @@ pub(super) fn archive(files: &[(&str, &[u8])]) -> Vec<u8> {
         archive.extend_from_slice(content);
         archive.resize(archive.len().next_multiple_of(BLOCK), 0);
     }
-    // Two empty blocks are the end.
+    // Two empty blocks end the archive.
     archive.resize(archive.len() + 2 * BLOCK, 0);
     archive
 }
@@ -25,7 +25,7 @@ fn header(name: &str, length: usize) -> [u8; BLOCK] {
     put(116, "0000000\0");
     put(124, &format!("{length:011o}\0"));
     put(136, "00000000000\0");
-    // The sum counts itself as spaces.
+    // The checksum field counts as spaces.
     put(148, "        ");
     put(156, "0");
     put(257, "ustar\0");

@@ -1,4 +1,4 @@
-//! How the engine was set up, as it tells.
+//! Reads the engine's configuration.
 
 use async_trait::async_trait;
 use sandboxd_actors::ports::engine::{EngineError, Operation};
@@ -11,7 +11,7 @@ use crate::engine::condition::{Condition, Enforced, EngineCondition, NetworkCond
 impl EngineCondition for DockerEngine {
     async fn condition(&self) -> Result<Condition, EngineError> {
         let info = self.client().await?.info().await.during(Operation::Identify)?;
-        let is = |told: Option<bool>| told.unwrap_or_default();
+        let is = |reported: Option<bool>| reported.unwrap_or_default();
         let limits =
             Enforced { memory: is(info.memory_limit), cpus: is(info.cpu_cfs_quota), pids: is(info.pids_limit) };
         Ok(Condition { limits, live_restore: is(info.live_restore_enabled) })
@@ -21,12 +21,12 @@ impl EngineCondition for DockerEngine {
         let docker = self.client().await?;
         let mut found = Vec::new();
         for network in network::named(docker, name).await? {
-            // Only an inspection names the containers.
+            // Only an inspection lists the containers.
             let id = network.id.clone().unwrap_or_default();
             let inspected = docker.inspect_network(&id, None).await.or_gone(Operation::EnsureNetwork)?;
             let Some(inspected) = inspected else { continue };
             found.push(NetworkCondition {
-                isolated: network::is_closed(&network),
+                isolated: network::is_isolated(&network),
                 bridge: network::bridge_of(&network),
                 subnet: network::block_of(&network),
                 containers: inspected.containers.unwrap_or_default().len(),

@@ -1,4 +1,4 @@
-//! What a sandbox's container is made of, in the engine's words.
+//! Translates a container specification into the engine's create request.
 
 use std::collections::HashMap;
 
@@ -9,12 +9,13 @@ use bollard::models::{
 use sandboxd_actors::domain::container::{ContainerSpec, Mount};
 use sandboxd_actors::domain::profile::Network;
 
-/// `own` is what the image would start by itself; it is needed only where something else is started first.
-pub(super) fn body(spec: &ContainerSpec, own: Started) -> ContainerCreateBody {
+/// Builds the create request. `program` is the image's own program; it is used only if the specification has an entry
+/// point.
+pub(super) fn body(spec: &ContainerSpec, program: ImageProgram) -> ContainerCreateBody {
     let command = (!spec.command.is_empty()).then(|| spec.command.clone());
     let (entrypoint, cmd) = match &spec.entry_point {
         None => (None, command),
-        Some(first) => (Some(vec![first.clone()]), Some(own.with_command(command))),
+        Some(first) => (Some(vec![first.clone()]), Some(program.with_command(command))),
     };
     ContainerCreateBody {
         image: Some(spec.image.clone()),
@@ -29,23 +30,24 @@ pub(super) fn body(spec: &ContainerSpec, own: Started) -> ContainerCreateBody {
     }
 }
 
-/// What an image starts: its entry point, with its command as the arguments.
+/// The program of an image: its entry point, with its command as the arguments.
 #[derive(Debug, Default)]
-pub(super) struct Started {
+pub(super) struct ImageProgram {
     entry_point: Vec<String>,
     command: Vec<String>,
 }
 
-impl Started {
+impl ImageProgram {
     pub(super) fn of(image: ImageInspect) -> Self {
         let config = image.config.unwrap_or_default();
         Self { entry_point: config.entrypoint.unwrap_or_default(), command: config.cmd.unwrap_or_default() }
     }
 
-    /// A container's own command takes the place of the image's, as it does without anything being started first.
+    /// Replaces the image's command by the container's command, if it has one, as the engine does without an entry
+    /// point.
     fn with_command(self, command: Option<Vec<String>>) -> Vec<String> {
-        let Self { mut entry_point, command: own } = self;
-        entry_point.extend(command.unwrap_or(own));
+        let Self { mut entry_point, command: default } = self;
+        entry_point.extend(command.unwrap_or(default));
         entry_point
     }
 }
@@ -60,7 +62,7 @@ fn host_config(spec: &ContainerSpec) -> HostConfig {
         }),
 
         memory: Some(memory),
-        // Memory and swap together: none of it is swap.
+        // The limit of memory and swap together: no swap.
         memory_swap: Some(memory),
         nano_cpus: Some((spec.limits.cpus * 1e9).round() as i64),
         pids_limit: Some(i64::from(spec.limits.pids)),
@@ -72,7 +74,7 @@ fn host_config(spec: &ContainerSpec) -> HostConfig {
         security_opt: Some(vec!["no-new-privileges".to_owned()]),
         privileged: Some(false),
         ipc_mode: Some("private".to_owned()),
-        // One first process that reaps is enough.
+        // sandbox-init already reaps orphans, so the engine's init is not needed.
         init: Some(spec.entry_point.is_none()),
         runtime: spec.runtime.clone(),
         readonly_rootfs: Some(spec.read_only_root),
@@ -81,14 +83,14 @@ fn host_config(spec: &ContainerSpec) -> HostConfig {
     }
 }
 
-/// As a mount, not as a bind: the engine creates a bind's missing source, with root as its owner.
+/// Uses a mount instead of a bind: the engine creates the missing source of a bind, with root as its owner.
 fn mount(mount: &Mount) -> DockerMount {
     DockerMount {
         typ: Some(MountType::BIND),
         source: Some(mount.source.as_str().to_owned()),
         target: Some(mount.target.clone()),
         read_only: Some(mount.read_only),
-        // Engines before 25 make the source read-only, but not what is mounted below it: that is left out instead.
+        // Engines before 25 make the source read-only, but not the mounts below it, so these are left out.
         bind_options: Some(MountBindOptions {
             non_recursive: mount.read_only.then_some(true),
             propagation: mount.propagated.then_some(MountBindOptionsPropagationEnum::RSLAVE),
@@ -98,7 +100,7 @@ fn mount(mount: &Mount) -> DockerMount {
     }
 }
 
-/// What a sandbox prints must not fill the host's disk, and its last lines must be readable.
+/// The output of a sandbox must not fill the host's disk, and its last lines must be readable.
 fn log_config() -> HostConfigLogConfig {
     let options = [("max-size", "8m"), ("max-file", "2")];
     HostConfigLogConfig {
@@ -107,11 +109,11 @@ fn log_config() -> HostConfigLogConfig {
     }
 }
 
-/// Where the root file system is read-only, there is somewhere to write at `/tmp`, whatever the profile says. Its pages
-/// count as the sandbox's memory, so it needs no limit of its own.
+/// Returns the tmpfs mounts. A sandbox with a read-only root always has a writable `/tmp`. Its pages count as the
+/// sandbox's memory, so it needs no size limit.
 fn writable_memory(spec: &ContainerSpec) -> HashMap<String, String> {
     let options = "rw,exec,nosuid,nodev,mode=1777";
     let scratch = spec.read_only_root.then(|| ("/tmp".to_owned(), options.to_owned()));
-    let asked = spec.tmpfs.iter().map(|(path, size)| (path.clone(), format!("{options},size={size}")));
-    scratch.into_iter().chain(asked).collect()
+    let configured = spec.tmpfs.iter().map(|(path, size)| (path.clone(), format!("{options},size={size}")));
+    scratch.into_iter().chain(configured).collect()
 }

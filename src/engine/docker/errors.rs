@@ -1,22 +1,22 @@
-//! What the engine's errors mean to the core. The one place that reads status codes and messages.
+//! Maps the engine's errors to the core's. Status codes and messages are read in this file only.
 
 use bollard::errors::Error;
 use sandboxd_actors::domain::container::ContainerSpec;
 use sandboxd_actors::domain::ids::{ContainerId, ContainerName};
 use sandboxd_actors::ports::engine::{EngineError, Operation};
 
-/// An answer whose errors have no meaning beyond the general one.
+/// An answer whose errors need no mapping beyond the general one.
 pub(super) trait Failure<T> {
     fn during(self, operation: Operation) -> Result<T, EngineError>;
 }
 
 impl<T> Failure<T> for Result<T, Error> {
     fn during(self, operation: Operation) -> Result<T, EngineError> {
-        self.map_err(|error| general(operation, error))
+        self.map_err(|error| general_error(operation, error))
     }
 }
 
-/// An answer in which "there is no such thing" is a result, not an error.
+/// An answer for which "not found" is a result, not an error.
 pub(super) trait OrGone<T> {
     fn or_gone(self, operation: Operation) -> Result<Option<T>, EngineError>;
 }
@@ -26,12 +26,12 @@ impl<T> OrGone<T> for Result<T, Error> {
         match self {
             Ok(answer) => Ok(Some(answer)),
             Err(error) if status(&error) == Some(404) => Ok(None),
-            Err(error) => Err(general(operation, error)),
+            Err(error) => Err(general_error(operation, error)),
         }
     }
 }
 
-pub(super) fn of_create(container: &ContainerSpec, error: Error) -> EngineError {
+pub(super) fn create_error(container: &ContainerSpec, error: Error) -> EngineError {
     match refusal(&error) {
         // Podman answers 500.
         Some((409 | 500, message)) if message.contains("already in use") => {
@@ -44,26 +44,26 @@ pub(super) fn of_create(container: &ContainerSpec, error: Error) -> EngineError 
             operation: Operation::Create,
             message: format!("its storage driver cannot limit a container's disk: {}", self::message(&error)),
         },
-        _ => general(Operation::Create, error),
+        _ => general_error(Operation::Create, error),
     }
 }
 
-pub(super) fn of_container(operation: Operation, container: &ContainerId, error: Error) -> EngineError {
+pub(super) fn container_error(operation: Operation, container: &ContainerId, error: Error) -> EngineError {
     match refusal(&error) {
-        // A missing network is a 404 too.
+        // A missing network is a 404, too.
         Some((404, message)) if message.contains("no such container") => {
             EngineError::NoSuchContainer { container: container.to_string() }
         }
-        _ => general(operation, error),
+        _ => general_error(operation, error),
     }
 }
 
-pub(super) fn of_rename(container: &ContainerId, name: &ContainerName, error: Error) -> EngineError {
+pub(super) fn rename_error(container: &ContainerId, name: &ContainerName, error: Error) -> EngineError {
     match refusal(&error) {
         Some((409 | 500, message)) if message.contains("already in use") => {
             EngineError::NameTaken { name: name.to_string() }
         }
-        _ => of_container(Operation::Rename, container, error),
+        _ => container_error(Operation::Rename, container, error),
     }
 }
 
@@ -71,33 +71,33 @@ pub(super) fn is_removal_in_progress(error: &Error) -> bool {
     refusal(error).is_some_and(|(status, message)| status == 409 && message.contains("already in progress"))
 }
 
-pub(super) fn is_already_there(error: &Error) -> bool {
-    let is_there = |message: &str| message.contains("already exists") || message.contains("same bridge name");
-    refusal(error).is_some_and(|(status, message)| status == 409 || is_there(&message))
+pub(super) fn already_exists(error: &Error) -> bool {
+    let exists = |message: &str| message.contains("already exists") || message.contains("same bridge name");
+    refusal(error).is_some_and(|(status, message)| status == 409 || exists(&message))
 }
 
-/// Another network has addresses of the block that was asked for.
+/// Whether another network already uses addresses of the requested block.
 pub(super) fn is_overlap(error: &Error) -> bool {
     refusal(error).is_some_and(|(_, message)| message.contains("overlap") || message.contains("already used"))
 }
 
-/// A container is made of what should be removed.
+/// Whether a container uses the image to be removed.
 pub(super) fn is_in_use(error: &Error) -> bool {
     let using = |message: &str| message.contains("is using its") || message.contains("being used by");
     refusal(error).is_some_and(|(status, message)| status == 409 && using(&message))
 }
 
-/// What the engine, or the system on the way to it, said.
+/// Returns the message of the engine, or of the operating system if the engine was not reached.
 pub(super) fn message(error: &Error) -> String {
     match error {
         Error::DockerResponseServerError { message, .. } => message.clone(),
-        Error::SocketNotFoundError(_) => "there is no such socket".to_owned(),
+        Error::SocketNotFoundError(_) => "no such socket".to_owned(),
         Error::HyperLegacyError { err } => chain(err),
         other => other.to_string(),
     }
 }
 
-fn general(operation: Operation, error: Error) -> EngineError {
+fn general_error(operation: Operation, error: Error) -> EngineError {
     let message = message(&error);
     match error {
         Error::SocketNotFoundError(_) => EngineError::Unreachable { message },
@@ -106,7 +106,7 @@ fn general(operation: Operation, error: Error) -> EngineError {
         | Error::HyperResponseError { .. }
         | Error::IOError { .. }
         | Error::RequestTimeoutError => EngineError::Interrupted { message },
-        // From something in front of the engine, or from an engine that is going down.
+        // From a proxy in front of the engine, or from an engine that shuts down.
         Error::DockerResponseServerError { status_code: 502..=504, .. } => EngineError::Interrupted { message },
         Error::DockerResponseServerError { .. } => EngineError::Refused { operation, message },
         _ => EngineError::InvalidResponse { operation, message },
@@ -117,7 +117,7 @@ fn status(error: &Error) -> Option<u16> {
     refusal(error).map(|(status, _)| status)
 }
 
-/// The status and the message, in lower case: Docker and Podman agree on the words, not on their spelling.
+/// Returns the status and the message in lower case: Docker and Podman use the same words with different case.
 fn refusal(error: &Error) -> Option<(u16, String)> {
     match error {
         Error::DockerResponseServerError { status_code, message } => Some((*status_code, message.to_lowercase())),
@@ -125,7 +125,7 @@ fn refusal(error: &Error) -> Option<(u16, String)> {
     }
 }
 
-/// The HTTP client's own messages leave out what the system said.
+/// Returns the message with its sources: the HTTP client's messages leave out the system error.
 fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
@@ -145,7 +145,7 @@ mod tests {
     }
 
     fn start(error: Error) -> EngineError {
-        of_container(Operation::Start, &ContainerId::new("c1"), error)
+        container_error(Operation::Start, &ContainerId::new("c1"), error)
     }
 
     #[test]
@@ -155,14 +155,14 @@ mod tests {
     }
 
     #[test]
-    fn an_engine_that_is_going_down_may_have_done_what_it_was_asked() {
+    fn a_call_to_an_engine_that_shuts_down_may_have_happened() {
         assert!(start(answer(503, "shutting down")).may_have_happened());
         assert!(start(Error::RequestTimeoutError).may_have_happened());
         assert!(!start(answer(500, "no")).may_have_happened());
     }
 
     #[test]
-    fn gone_is_only_what_the_engine_says_is_gone() {
+    fn only_a_404_means_gone() {
         let ask = |error: Error| Err::<(), _>(error).or_gone(Operation::Inspect);
         assert_eq!(ask(answer(404, "no such container")), Ok(None));
         assert!(ask(answer(500, "no such container")).is_err());

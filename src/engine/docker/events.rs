@@ -1,7 +1,8 @@
-//! What the engine tells of its containers, in the words of the core.
+//! Translates the engine's event stream into engine events.
 //!
-//! The client sends its request when it is first asked for an event, and does not say when that was answered. So events
-//! are asked for from a moment before, for an engine remembers the last ones, and a ping tells whether it is there.
+//! The client sends its request when the stream is first polled, and does not report when the engine accepted it. So
+//! the request asks for events since a moment before it, which the engine still has, and a ping shows whether the
+//! engine answers.
 
 use std::collections::HashMap;
 
@@ -26,31 +27,32 @@ pub(super) async fn watch(docker: &Docker, instance: &InstanceName) -> Result<En
         .since(&format!("{}.{:09}", now.timestamp(), now.timestamp_subsec_nanos()))
         .filters(&filters)
         .build();
-    let told = docker.events(Some(options)).map(|message| message.during(Operation::Watch));
-    let mut told = Box::pin(until_broken(told));
+    let messages = docker.events(Some(options)).map(|message| message.during(Operation::Watch));
+    let mut messages = Box::pin(until_error(messages));
     let first = tokio::select! {
         biased;
-        first = told.next() => first,
+        first = messages.next() => first,
         pong = docker.ping() => pong.during(Operation::Watch).map(|_| None)?,
     };
     let first = first.transpose()?.map(Ok);
     let instance = instance.clone();
-    let ours =
-        move |message: Result<EventMessage, _>| ready(message.map(|message| ours(message, &instance)).transpose());
-    Ok(stream::iter(first).chain(told).filter_map(ours).boxed())
+    let own_event =
+        move |message: Result<EventMessage, _>| ready(message.map(|message| own_event(message, &instance)).transpose());
+    Ok(stream::iter(first).chain(messages).filter_map(own_event).boxed())
 }
 
-/// Ends with the first error. An engine that shuts down ends its answer in good order, which is an error here.
-fn until_broken<T>(stream: impl Stream<Item = Result<T, EngineError>>) -> impl Stream<Item = Result<T, EngineError>> {
-    let ended = EngineError::Interrupted { message: "it ended its stream of events".to_owned() };
+/// Ends the stream with its first error. A regular end is an error, too: the engine shuts down.
+fn until_error<T>(stream: impl Stream<Item = Result<T, EngineError>>) -> impl Stream<Item = Result<T, EngineError>> {
+    let ended = EngineError::Interrupted { message: "the event stream ended".to_owned() };
     stream.chain(stream::iter([Err(ended)])).scan(false, |broken, item| {
         let over = std::mem::replace(broken, item.is_err());
         ready((!over).then_some(item))
     })
 }
 
-/// The filters say the same, but engines differ in what several of a kind mean.
-fn ours(message: EventMessage, instance: &InstanceName) -> Option<EngineEvent> {
+/// Returns the event if it is of this instance. The request filters by the same labels, but engines differ in how they
+/// combine several filters of one kind.
+fn own_event(message: EventMessage, instance: &InstanceName) -> Option<EngineEvent> {
     let actor = message.actor?;
     let attributes = actor.attributes?;
     let attribute = |name| attributes.get(name).map(String::as_str);
@@ -61,15 +63,15 @@ fn ours(message: EventMessage, instance: &InstanceName) -> Option<EngineEvent> {
     let slot = || attribute(labels::SLOT_ID).and_then(|slot| slot.parse().ok()).map(EventSubject::Slot);
     Some(EngineEvent {
         container: ContainerId::new(actor.id?),
-        whose: chat.or_else(slot)?,
-        what: happening(&message.action?)?,
+        subject: chat.or_else(slot)?,
+        kind: event_kind(&message.action?)?,
     })
 }
 
-fn happening(action: &str) -> Option<EventKind> {
+fn event_kind(action: &str) -> Option<EventKind> {
     Some(match action {
         "start" => EventKind::Started,
-        // The second name of each is Podman's.
+        // The second name is Podman's.
         "die" | "died" => EventKind::Died,
         "destroy" | "remove" => EventKind::Destroyed,
         "oom" => EventKind::OutOfMemory,
@@ -101,40 +103,40 @@ mod tests {
         EventMessage { action: Some(action.into()), actor: Some(actor), ..Default::default() }
     }
 
-    fn told(message: EventMessage) -> Option<EventKind> {
-        ours(message, &"default".parse().unwrap()).map(|event| event.what)
+    fn kind_of(message: EventMessage) -> Option<EventKind> {
+        own_event(message, &"default".parse().unwrap()).map(|event| event.kind)
     }
 
     #[test]
     fn both_engines_names_mean_the_same() {
         for (docker, podman) in [("die", "died"), ("destroy", "remove")] {
-            assert_eq!(told(message(docker, |_| ())), told(message(podman, |_| ())));
-            assert!(told(message(docker, |_| ())).is_some());
+            assert_eq!(kind_of(message(docker, |_| ())), kind_of(message(podman, |_| ())));
+            assert!(kind_of(message(docker, |_| ())).is_some());
         }
     }
 
     #[test]
-    fn what_does_not_concern_a_sandbox_is_skipped() {
+    fn events_of_other_containers_and_actions_are_skipped() {
         for action in ["exec_die", "attach", "top", "health_status: healthy", "", "a name of the future"] {
-            assert_eq!(told(message(action, |_| ())), None, "{action}");
+            assert_eq!(kind_of(message(action, |_| ())), None, "{action}");
         }
         for label in [labels::MANAGED, labels::INSTANCE, labels::CHAT_ID] {
-            assert_eq!(told(message("die", |labels| drop(labels.remove(label)))), None, "{label}");
+            assert_eq!(kind_of(message("die", |labels| drop(labels.remove(label)))), None, "{label}");
             assert_eq!(
-                told(message("die", |labels| drop(labels.insert(label.into(), "else".into())))),
+                kind_of(message("die", |labels| drop(labels.insert(label.into(), "else".into())))),
                 None,
                 "{label}"
             );
         }
-        assert_eq!(told(EventMessage::default()), None);
+        assert_eq!(kind_of(EventMessage::default()), None);
     }
 
     #[tokio::test]
     async fn a_stream_has_one_error_at_its_end_however_it_ends() {
         let error = || Err(EngineError::Unreachable { message: "gone".into() });
-        let broken: Vec<_> = until_broken(stream::iter([Ok(1), error(), Ok(2), error()])).collect().await;
+        let broken: Vec<_> = until_error(stream::iter([Ok(1), error(), Ok(2), error()])).collect().await;
         assert_eq!(broken, [Ok(1), error()]);
-        let ended: Vec<_> = until_broken(stream::iter([Ok(1)])).collect().await;
+        let ended: Vec<_> = until_error(stream::iter([Ok(1)])).collect().await;
         assert!(matches!(ended[..], [Ok(1), Err(EngineError::Interrupted { .. })]), "{ended:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! Work inside a container: the engine's exec, archive and stats calls.
+//! The guest through the engine: its exec, archive and stats calls.
 
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
@@ -17,10 +17,10 @@ use sandboxd_actors::domain::ids::ContainerId;
 
 use super::{DockerEngine, errors};
 use crate::engine::guest::{
-    Archive, Command, EngineGuest, Execution, GuestError, Look, Output, Streams, Surroundings, Upload,
+    Archive, Command, CommandDefaults, EngineGuest, Execution, GuestError, Look, Output, Streams, Upload,
 };
 
-/// How long the engine may take to begin with what it was asked for.
+/// How long the engine may take to accept a call.
 const LIMIT: Duration = Duration::from_secs(30);
 
 #[async_trait]
@@ -39,9 +39,9 @@ impl EngineGuest for DockerEngine {
             working_dir: command.directory,
             ..Default::default()
         };
-        let id = soon(docker.create_exec(container.as_str(), config)).await?.id;
+        let id = within_limit(docker.create_exec(container.as_str(), config)).await?.id;
         let options = StartExecOptions { detach: detached, tty: terminal, output_capacity: Some(64 << 10) };
-        let streams = match soon(docker.start_exec(&id, Some(options))).await? {
+        let streams = match within_limit(docker.start_exec(&id, Some(options))).await? {
             StartExecResults::Detached => None,
             StartExecResults::Attached { output, input } => {
                 let piece = |output: LogOutput| match output {
@@ -55,28 +55,27 @@ impl EngineGuest for DockerEngine {
     }
 
     async fn look(&self, execution: &str) -> Result<Look, GuestError> {
-        let seen = soon(self.docker().await?.inspect_exec(execution)).await?;
-        let process = seen.pid.and_then(|pid| i32::try_from(pid).ok()).filter(|pid| *pid > 0);
-        let ended = seen.exit_code.filter(|_| seen.running != Some(true));
+        let inspected = within_limit(self.docker().await?.inspect_exec(execution)).await?;
+        let process = inspected.pid.and_then(|pid| i32::try_from(pid).ok()).filter(|pid| *pid > 0);
+        let ended = inspected.exit_code.filter(|_| inspected.running != Some(true));
         Ok(Look { process, exit_code: ended.and_then(|code| i32::try_from(code).ok()) })
     }
 
     async fn resize(&self, execution: &str, rows: u16, columns: u16) -> Result<(), GuestError> {
         let size = ResizeExecOptionsBuilder::default().h(i32::from(rows)).w(i32::from(columns)).build();
-        soon(self.docker().await?.resize_exec(execution, size)).await
+        within_limit(self.docker().await?.resize_exec(execution, size)).await
     }
 
-    /// The client asks only once it is waited for, so the first part is waited for here: by then it is known whether there
-    /// is anything.
+    /// Waits for the first part: the client sends its request when the stream is polled, so an error shows only then.
     async fn read_archive(&self, container: &ContainerId, path: &str) -> Result<Archive, GuestError> {
         let options = DownloadFromContainerOptionsBuilder::default().path(path).build();
         let mut parts = self.docker().await?.download_from_container(container.as_str(), Some(options)).boxed();
-        let first = soon(async { parts.try_next().await }).await?;
+        let first = within_limit(async { parts.try_next().await }).await?;
         Ok(futures_util::stream::iter(first.map(Ok)).chain(parts.map_err(failure)).boxed())
     }
 
     async fn write_archive(&self, container: &ContainerId, path: &str, archive: Upload) -> Result<(), GuestError> {
-        // What is a directory stays one.
+        // An archive entry must not replace a directory by a file.
         let options = UploadToContainerOptionsBuilder::default().path(path).no_overwrite_dir_non_dir("true").build();
         let docker = self.docker().await?;
         let body = bollard::body_try_stream(archive);
@@ -86,16 +85,16 @@ impl EngineGuest for DockerEngine {
     async fn usage(&self, container: &ContainerId) -> Result<Usage, GuestError> {
         let options = StatsOptionsBuilder::default().stream(false).one_shot(true).build();
         let mut stats = self.docker().await?.stats(container.as_str(), Some(options)).boxed();
-        let seen = soon(async { stats.try_next().await }).await?;
-        seen.map(used).ok_or_else(|| GuestError::Engine("it told nothing of it".to_owned()))
+        let stats = within_limit(async { stats.try_next().await }).await?;
+        stats.map(usage).ok_or_else(|| GuestError::Engine("it returned no statistics".to_owned()))
     }
 
-    async fn surroundings(&self, container: &ContainerId) -> Result<Surroundings, GuestError> {
-        let seen = soon(self.docker().await?.inspect_container(container.as_str(), None)).await?;
-        let config = seen.config.unwrap_or_default();
+    async fn command_defaults(&self, container: &ContainerId) -> Result<CommandDefaults, GuestError> {
+        let inspected = within_limit(self.docker().await?.inspect_container(container.as_str(), None)).await?;
+        let config = inspected.config.unwrap_or_default();
         let directory = config.working_dir.filter(|directory| !directory.is_empty());
         let directory = directory.unwrap_or_else(|| "/".to_owned());
-        Ok(Surroundings { directory, user: config.user.unwrap_or_default() })
+        Ok(CommandDefaults { directory, user: config.user.unwrap_or_default() })
     }
 }
 
@@ -105,7 +104,7 @@ impl DockerEngine {
     }
 }
 
-async fn soon<T>(call: impl Future<Output = Result<T, Error>>) -> Result<T, GuestError> {
+async fn within_limit<T>(call: impl Future<Output = Result<T, Error>>) -> Result<T, GuestError> {
     match tokio::time::timeout(LIMIT, call).await {
         Ok(answer) => answer.map_err(failure),
         Err(_) => Err(GuestError::Engine(format!("it did not answer within {LIMIT:?}"))),
@@ -129,15 +128,15 @@ fn failure(error: Error) -> GuestError {
     }
 }
 
-fn used(stats: ContainerStatsResponse) -> Usage {
+fn usage(stats: ContainerStatsResponse) -> Usage {
     static START: OnceLock<Instant> = OnceLock::new();
     let at = START.get_or_init(Instant::now).elapsed().as_micros() as u64;
     let memory = stats.memory_stats.unwrap_or_default();
     let details = memory.stats.unwrap_or_default();
-    // What the kernel only keeps as long as nobody needs the room, by its names in both kinds of control groups.
-    let spare = details.get("total_inactive_file").or(details.get("inactive_file")).copied().unwrap_or(0);
+    // Page cache that the kernel reclaims on demand, by its names in cgroup v1 and v2.
+    let reclaimable = details.get("total_inactive_file").or(details.get("inactive_file")).copied().unwrap_or(0);
     let processes = stats.pids_stats.unwrap_or_default();
-    // With no interface but loopback, nothing was received.
+    // A container without a network received zero bytes.
     let networks = stats.networks.unwrap_or_default();
     let written = stats.blkio_stats.and_then(|disks| disks.io_service_bytes_recursive).map(|entries| {
         let writes =
@@ -147,7 +146,7 @@ fn used(stats: ContainerStatsResponse) -> Usage {
     Usage {
         at,
         cpu: stats.cpu_stats.and_then(|cpu| cpu.cpu_usage?.total_usage).map(|nanos| nanos / 1000),
-        memory: memory.usage.map(|usage| usage.saturating_sub(spare)),
+        memory: memory.usage.map(|usage| usage.saturating_sub(reclaimable)),
         memory_limit: memory.limit,
         processes: processes.current,
         process_limit: processes.limit.filter(|limit| *limit < u64::MAX / 2),

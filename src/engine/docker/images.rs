@@ -1,4 +1,4 @@
-//! The engine's images: the port of the builder, on Docker.
+//! Adapter of the image port for Docker.
 
 mod context;
 mod ignored;
@@ -25,10 +25,10 @@ use super::{DockerEngine, errors};
 pub use registries::Registries;
 use registries::SignIn;
 
-/// How many of a build's last lines go with its failure.
+/// How many of a build's last lines its error contains.
 const TAIL: usize = 20;
 
-/// What an engine shows instead of a tag where there is none.
+/// The engine's placeholder for a missing tag.
 const NO_TAG: &str = "<none>:<none>";
 
 #[async_trait]
@@ -54,7 +54,7 @@ impl Images for DockerEngine {
         };
         let signed_in = self.registries.sign_in(reference).await;
         let signed_in = signed_in.map_err(|error| not_pulled(&error.registry, error.to_string()))?;
-        // Without a tag, an engine would pull all there are.
+        // Without a tag, the engine pulls every tag of the image.
         let options = CreateImageOptionsBuilder::default().from_image(reference);
         let options = if names_version(reference) { options } else { options.tag("latest") };
         let refused = |error: Error| match failed(error) {
@@ -62,9 +62,9 @@ impl Images for DockerEngine {
             error => error,
         };
         let client = registries::client(docker);
-        let mut told = client.create_image(Some(options.build()), None, signed_in.credentials());
-        while let Some(info) = told.try_next().await.map_err(refused)? {
-            reporter.tell(progress(info.status.unwrap_or_default(), info.id, info.progress_detail));
+        let mut messages = client.create_image(Some(options.build()), None, signed_in.credentials());
+        while let Some(info) = messages.try_next().await.map_err(refused)? {
+            reporter.report(progress(info.status.unwrap_or_default(), info.id, info.progress_detail));
         }
         id_of(docker, reference).await
     }
@@ -77,26 +77,27 @@ impl Images for DockerEngine {
             buildargs: Some(build.arguments.clone().into_iter().collect::<HashMap<_, _>>()),
             labels: Some(build.labels.clone().into_iter().collect::<HashMap<_, _>>()),
             rm: true,
-            // Also the container of a step that failed.
+            // Removes also the container of a failed step.
             forcerm: true,
             ..Default::default()
         };
         let (pieces, packing) = context::stream(build.context.clone(), build.dockerfile.clone());
         let body = bollard::body_try_stream(pieces.map_ok(Into::into));
         let mut log = Log::default();
-        let signed_in = self.registries.sign_in_everywhere().await;
+        let signed_in = self.registries.sign_in_all().await;
         let client = registries::client(docker);
-        let mut told = std::pin::pin!(client.build_image(options, Some(registries::all_of(&signed_in)), Some(body)));
+        let credentials = registries::credentials_by_registry(&signed_in);
+        let mut messages = std::pin::pin!(client.build_image(options, Some(credentials), Some(body)));
         let outcome = loop {
-            match told.next().await {
+            match messages.next().await {
                 None => break Ok(()),
-                Some(Ok(info)) => log.take(info, reporter),
+                Some(Ok(info)) => log.push(info, reporter),
                 Some(Err(error)) => break Err(failed(error)),
             }
         };
-        // What went wrong with the context is the reason for whatever the engine says then.
+        // A failure to pack the context is the cause of the engine's error, so it takes precedence.
         let outcome = match packing.await {
-            Ok(Err(error)) if !error.is_unread() => Err(ImageError::Refused { reason: error.to_string() }),
+            Ok(Err(error)) if !error.is_reader_gone() => Err(ImageError::Refused { reason: error.to_string() }),
             _ => outcome,
         };
         match outcome {
@@ -104,10 +105,10 @@ impl Images for DockerEngine {
             Err(ImageError::Refused { reason }) => {
                 let Log { step, layer, tail, .. } = log;
                 if let Some(layer) = layer {
-                    discard(docker, &layer).await;
+                    remove_unnamed(docker, &layer).await;
                 }
-                // An engine says there what a registry said.
-                let reason = signed_in.iter().fold(reason, |reason, it: &SignIn| it.struck_from(&reason));
+                // The engine's message may repeat the registry's answer.
+                let reason = signed_in.iter().fold(reason, |reason, it: &SignIn| it.redact(&reason));
                 Err(ImageError::BuildFailed { tag: build.tag.clone(), step, reason, log_tail: tail })
             }
             Err(error) => Err(error),
@@ -122,8 +123,8 @@ impl Images for DockerEngine {
 
     async fn layers(&self, image: &Image) -> Result<Vec<Layer>, ImageError> {
         let docker = docker(self).await?;
-        let told = tokio::try_join!(docker.inspect_image(&image.id), docker.image_history(&image.id));
-        match told {
+        let answers = tokio::try_join!(docker.inspect_image(&image.id), docker.image_history(&image.id));
+        match answers {
             Ok((inspected, history)) => Ok(layers::layers(inspected, history)),
             Err(error) if is_missing(&error) => Ok(Vec::new()),
             Err(error) => Err(failed(error)),
@@ -132,8 +133,8 @@ impl Images for DockerEngine {
 
     async fn remove(&self, image: &Image) -> Result<(), ImageError> {
         let docker = docker(self).await?;
-        // By its tags, the last of which takes it away: by its id, one that has several would have to be forced, and
-        // then goes even if a container needs it.
+        // Removes the image tag by tag. A removal by id of an image with several tags needs force, and force removes an
+        // image that a container uses.
         let names = if image.tags.is_empty() { std::slice::from_ref(&image.id) } else { &image.tags };
         for name in names {
             match docker.remove_image(name, None::<RemoveImageOptions>, None).await {
@@ -153,7 +154,7 @@ impl Images for DockerEngine {
     async fn disk(&self) -> Result<Disk, ImageError> {
         let refused = |reason: String| ImageError::Refused { reason };
         let info = docker(self).await?.info().await.map_err(failed)?;
-        let root = info.docker_root_dir.ok_or_else(|| refused("it does not say where its data is".to_owned()))?;
+        let root = info.docker_root_dir.ok_or_else(|| refused("it does not report its data directory".to_owned()))?;
         let disk = rustix::fs::statvfs(&root).map_err(|error| refused(format!("{root}: {error}")))?;
         let bytes = |blocks: u64| blocks.saturating_mul(disk.f_frsize);
         Ok(Disk { total_bytes: bytes(disk.f_blocks), free_bytes: bytes(disk.f_bavail) })
@@ -170,9 +171,9 @@ async fn id_of(docker: &Docker, reference: &str) -> Result<String, ImageError> {
     image.id.ok_or_else(|| ImageError::Refused { reason: format!("{reference} has no id") })
 }
 
-/// Removes an image without a name: the steps before a failed one have made it, which no label tells from another's, or its
-/// name has gone to a newer one. An image that is part of another, or that a container needs, stays.
-async fn discard(docker: &Docker, layer: &str) {
+/// Removes an image without a name: the result of the steps before a failed one, which has no labels, or an image whose
+/// name a newer one has taken. An image that is part of another, or that a container uses, stays.
+async fn remove_unnamed(docker: &Docker, layer: &str) {
     let is_unnamed = |image: ImageInspect| {
         let unnamed = |names: Option<Vec<String>>| names.is_none_or(|names| names.iter().all(|name| name == NO_TAG));
         unnamed(image.repo_tags) && unnamed(image.repo_digests)
@@ -180,33 +181,33 @@ async fn discard(docker: &Docker, layer: &str) {
     if docker.inspect_image(layer).await.is_ok_and(is_unnamed) {
         let removed = docker.remove_image(layer, None::<RemoveImageOptions>, None).await;
         if let Err(error) = removed {
-            tracing::debug!(image.id = layer, error = errors::message(&error), "an image without a name stays");
+            tracing::debug!(image.id = layer, error = errors::message(&error), "unnamed image not removed");
         }
     }
 }
 
-/// What a build has said so far.
+/// The output of a build so far.
 #[derive(Default)]
 struct Log {
-    /// The instruction that is being carried out.
+    /// The current instruction.
     step: Option<String>,
-    /// What the instructions so far have come to.
+    /// The image of the completed instructions.
     layer: Option<String>,
     tail: Vec<String>,
-    /// A line without its end yet.
-    unfinished: String,
+    /// The last line, which has no line break yet.
+    partial_line: String,
 }
 
 impl Log {
-    fn take(&mut self, info: BuildInfo, reporter: &Reporter) {
+    fn push(&mut self, info: BuildInfo, reporter: &Reporter) {
         if let Some(status) = info.status {
-            // It pulls the image that it starts from.
-            return reporter.tell(progress(status, info.id, info.progress_detail));
+            // The build pulls its base image.
+            return reporter.report(progress(status, info.id, info.progress_detail));
         }
-        self.unfinished.push_str(&info.stream.unwrap_or_default());
-        while let Some(end) = self.unfinished.find('\n') {
-            let rest = self.unfinished.split_off(end + 1);
-            let line = std::mem::replace(&mut self.unfinished, rest);
+        self.partial_line.push_str(&info.stream.unwrap_or_default());
+        while let Some(end) = self.partial_line.find('\n') {
+            let rest = self.partial_line.split_off(end + 1);
+            let line = std::mem::replace(&mut self.partial_line, rest);
             self.line(line.trim_end(), reporter);
         }
     }
@@ -215,7 +216,7 @@ impl Log {
         if line.is_empty() {
             return;
         }
-        // Podman shouts.
+        // Podman writes "STEP".
         if line.get(..5).is_some_and(|word| word.eq_ignore_ascii_case("step ")) {
             self.step = Some(line.to_owned());
         }
@@ -228,7 +229,7 @@ impl Log {
             self.tail.remove(0);
         }
         self.tail.push(line.to_owned());
-        reporter.say(line);
+        reporter.report_message(line);
     }
 }
 
@@ -260,7 +261,7 @@ fn inspected(image: ImageInspect) -> Image {
     }
 }
 
-/// Whether a reference has a tag or a digest.
+/// Returns whether a reference has a tag or a digest.
 fn names_version(reference: &str) -> bool {
     reference.rsplit('/').next().is_some_and(|last| last.contains([':', '@']))
 }
@@ -296,13 +297,13 @@ mod tests {
     }
 
     #[test]
-    fn a_build_is_told_line_by_line_and_its_last_step_is_known() {
+    fn a_build_is_reported_line_by_line_with_its_last_step() {
         let (mut log, reporter) = (Log::default(), Reporter::new());
-        let mut told = reporter.listen();
+        let mut reported = reporter.subscribe();
         for piece in ["Step 1/2 : FROM a\n", " ---> 0123456789ab\n", "half a ", "line\nStep 2/2 : RUN b\n"] {
-            log.take(BuildInfo { stream: Some(piece.into()), ..Default::default() }, &reporter);
+            log.push(BuildInfo { stream: Some(piece.into()), ..Default::default() }, &reporter);
         }
-        let lines: Vec<_> = std::iter::from_fn(|| told.try_recv().ok()).map(|progress| progress.message).collect();
+        let lines: Vec<_> = std::iter::from_fn(|| reported.try_recv().ok()).map(|progress| progress.message).collect();
         assert_eq!(lines, ["Step 1/2 : FROM a", " ---> 0123456789ab", "half a line", "Step 2/2 : RUN b"]);
         log.line(" ---> Running in cdef00000000", &reporter);
         assert_eq!(log.layer.as_deref(), Some("0123456789ab"));

@@ -1,4 +1,4 @@
-//! Where the engine is: the one host that was named, or the first of the usual places that answers.
+//! Finds the engine: at the configured socket, or at the first of the usual sockets that answers.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -8,24 +8,25 @@ use sandboxd_actors::ports::engine::EngineError;
 
 use super::errors;
 
-/// Longer than any deadline that the core puts on a call, so that the core's is always the one that ends it.
+/// Longer than any deadline of the core, so that the core's deadline always ends a call.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(15 * 60);
 
-/// A socket that accepts and stays silent must not keep the ones after it from being tried.
+/// A socket that accepts and does not answer must not block the search of the next ones.
 const PING_LIMIT: Duration = Duration::from_secs(3);
 
+/// An engine host that is neither `auto` nor a local socket.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("expected \"auto\" or \"unix:///path/to/socket\", got {0:?}")]
 pub struct InvalidHost(String);
 
-/// An engine that has answered.
+/// A connection to an engine that has answered.
 #[derive(Debug)]
 pub(super) struct Located {
     pub(super) docker: Docker,
     pub(super) host: String,
 }
 
-/// Where to look, in this order.
+/// The hosts to try, in this order.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Hosts(Vec<String>);
 
@@ -62,17 +63,17 @@ impl Hosts {
         for host in &self.0 {
             match ping(host).await {
                 Ok(docker) => {
-                    tracing::info!(%host, "found the engine");
+                    tracing::info!(%host, "engine found");
                     return Ok(Located { docker, host: host.clone() });
                 }
                 Err(why) => tried.push(format!("{host} ({why})")),
             }
         }
-        Err(EngineError::Unreachable { message: format!("none answers at {}", tried.join(", ")) })
+        Err(EngineError::Unreachable { message: format!("no engine answers at {}", tried.join(", ")) })
     }
 }
 
-/// Sandboxes see directories of this host, so the engine is on it: there is no remote one.
+/// The engine must be on this host, because sandboxes mount directories of this host.
 fn is_local(host: &str) -> bool {
     host.strip_prefix("unix://").is_some_and(|path| path.starts_with('/'))
 }

@@ -1,4 +1,4 @@
-//! What a container printed: its last lines, or all of it as it comes.
+//! The output of a container: its last lines, or a stream of it.
 
 use std::collections::VecDeque;
 
@@ -13,14 +13,14 @@ use sandboxd_actors::ports::engine::{EngineError, Operation};
 
 use super::errors;
 
-/// These lines end up in answers and logs, where one of megabytes helps nobody.
+/// Longer lines are cut, because these lines are part of responses and log messages.
 const LINE_LIMIT: usize = 4096;
 
 pub(super) async fn tail(docker: &Docker, container: &ContainerId, lines: usize) -> Result<Vec<String>, EngineError> {
     let options = LogsOptionsBuilder::default().stdout(true).stderr(true).tail(&lines.to_string()).build();
     let mut output = docker.logs(container.as_str(), Some(options));
     let mut tail = Tail::new(lines);
-    let failed = |error| errors::of_container(Operation::LogTail, container, error);
+    let failed = |error| errors::container_error(Operation::LogTail, container, error);
     while let Some(piece) = output.try_next().await.map_err(failed)? {
         let stream = usize::from(matches!(piece, LogOutput::StdErr { .. }));
         tail.push(stream, &piece.into_bytes());
@@ -28,10 +28,10 @@ pub(super) async fn tail(docker: &Docker, container: &ContainerId, lines: usize)
     Ok(tail.finish())
 }
 
-/// The client asks for the output only once it is waited for, which may be for ever, so it is first looked whether the
-/// container is there.
+/// Opens the output stream. The client sends its request when the stream is polled, and a silent container may never
+/// send output, so an inspection first checks that the container exists.
 pub(super) async fn open(docker: &Docker, container: &ContainerId, range: LogRange) -> Result<EngineLogs, EngineError> {
-    let failed = |container: ContainerId| move |error| errors::of_container(Operation::Logs, &container, error);
+    let failed = |container: ContainerId| move |error| errors::container_error(Operation::Logs, &container, error);
     docker.inspect_container(container.as_str(), None).await.map_err(failed(container.clone()))?;
     let seconds = |since: Timestamp| i32::try_from(since.timestamp().max(0)).unwrap_or(i32::MAX);
     let options = LogsOptionsBuilder::default()
@@ -51,23 +51,23 @@ pub(super) async fn open(docker: &Docker, container: &ContainerId, range: LogRan
     Ok(docker.logs(container.as_str(), Some(options)).map_ok(piece).map_err(failed(container.clone())).boxed())
 }
 
-/// Puts lines together from pieces of two streams: the engine breaks long lines up, and may mix the streams between.
+/// Assembles lines from pieces of two streams: the engine splits long lines and may interleave the streams.
 struct Tail {
     limit: usize,
     lines: VecDeque<String>,
-    begun: [Option<Vec<u8>>; 2],
+    partial: [Option<Vec<u8>>; 2],
 }
 
 impl Tail {
     fn new(limit: usize) -> Self {
-        Self { limit, lines: VecDeque::new(), begun: [None, None] }
+        Self { limit, lines: VecDeque::new(), partial: [None, None] }
     }
 
     fn push(&mut self, stream: usize, piece: &[u8]) {
         for part in piece.split_inclusive(|byte| *byte == b'\n') {
             let text = part.strip_suffix(b"\n").unwrap_or(part);
-            let line = self.begun[stream].get_or_insert_default();
-            // One byte over is enough to know that it was too long.
+            let line = self.partial[stream].get_or_insert_default();
+            // One byte more than the limit marks the line as too long.
             let room = (LINE_LIMIT + 1).saturating_sub(line.len());
             line.extend_from_slice(&text[..text.len().min(room)]);
             if text.len() < part.len() {
@@ -77,7 +77,7 @@ impl Tail {
     }
 
     fn end(&mut self, stream: usize) {
-        let Some(mut line) = self.begun[stream].take() else { return };
+        let Some(mut line) = self.partial[stream].take() else { return };
         let too_long = line.len() > LINE_LIMIT;
         line.truncate(LINE_LIMIT);
         let text = String::from_utf8_lossy(&line);
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_text_is_shown_as_far_as_it_is() {
+    fn invalid_utf8_is_replaced() {
         assert_eq!(lines(9, &[(0, b"a\xff\r\n")]), ["a\u{fffd}"]);
     }
 }

@@ -1,8 +1,8 @@
-//! The sandboxes' network: there is exactly one of its name, whoever made it.
+//! The sandboxes' network. Exactly one network has the configured name.
 //!
 //! Engines before 25 accept a second network of the same name, and then refuse every container on either as ambiguous.
-//! So whoever creates looks again, and on seeing another withdraws its own and starts over. Nobody ever removes a
-//! network that somebody else made.
+//! So after a creation the service lists the networks again. If it sees a second one, it removes its own and starts
+//! over. It never removes a network that another process created.
 
 use std::collections::HashMap;
 use std::net::Ipv4Addr;
@@ -31,19 +31,19 @@ pub(super) async fn ensure(docker: &Docker, spec: &NetworkSpec) -> Result<(), En
         match named(docker, &spec.name).await?.as_slice() {
             [] => {}
             [network] => {
-                warn_if_open(network, spec);
+                warn_if_not_isolated(network, spec);
                 return Ok(());
             }
-            // Somebody is about to withdraw.
+            // Another process is about to remove its duplicate.
             [..] => {
                 tokio::time::sleep(Duration::from_millis(100)).await;
                 continue;
             }
         }
         let block = block(docker, spec, &refused_blocks).await?;
-        let ours = match docker.create_network(request(spec, block)).await {
-            Ok(created) => created.id,
-            Err(error) if errors::is_already_there(&error) => {
+        let created = match docker.create_network(request(spec, block)).await {
+            Ok(network) => network.id,
+            Err(error) if errors::already_exists(&error) => {
                 last = Some(error);
                 tokio::time::sleep(Duration::from_millis(100)).await;
                 continue;
@@ -60,17 +60,17 @@ pub(super) async fn ensure(docker: &Docker, spec: &NetworkSpec) -> Result<(), En
             tracing::info!(network = spec.name, addresses, "network created");
             return Ok(());
         }
-        docker.remove_network(&ours).await.or_gone(Operation::EnsureNetwork)?;
-        tokio::time::sleep(jitter(&ours)).await;
+        docker.remove_network(&created).await.or_gone(Operation::EnsureNetwork)?;
+        tokio::time::sleep(jitter(&created)).await;
     }
     if let Some(error) = last {
         return Err(error).during(Operation::EnsureNetwork);
     }
-    let message = format!("several networks are named {}; remove all but one", spec.name);
+    let message = format!("several networks have the name {}; remove all but one", spec.name);
     Err(EngineError::Refused { operation: Operation::EnsureNetwork, message })
 }
 
-/// The block to ask for; none where the engine is to choose.
+/// Returns the block to request; `None` lets the engine choose.
 async fn block(docker: &Docker, spec: &NetworkSpec, refused: &[Subnet]) -> Result<Option<Subnet>, EngineError> {
     let prefix = match spec.addresses {
         AddressRange::EngineChoice => return Ok(None),
@@ -80,15 +80,17 @@ async fn block(docker: &Docker, spec: &NetworkSpec, refused: &[Subnet]) -> Resul
     let networks = docker.list_networks(None).await.during(Operation::EnsureNetwork)?;
     let chosen = match HostNetwork::read() {
         Ok(host) => choose(&host, &networks, prefix, refused),
-        Err(error) => Err(format!("the host's routes cannot be read: {error}")),
+        Err(error) => Err(format!("cannot read the host's routes: {error}")),
     };
     Ok(chosen
-        .inspect_err(|reason| tracing::warn!(network = spec.name, reason, "the engine chooses the network's addresses"))
+        .inspect_err(|reason| {
+            tracing::warn!(network = spec.name, reason, "no block chosen; using the engine's address pool")
+        })
         .ok())
 }
 
-/// A block that is free on this host and on the engine. On an engine with a network namespace of its own the host's routes say
-/// nothing about the engine's, and a block that the engine's pools do not have may be out of the host's reach.
+/// Returns a block that is free on this host and on the engine. The host's routes do not apply to an engine in another
+/// network namespace, and such an engine may route only blocks of its own pools.
 fn choose(host: &HostNetwork, networks: &[Network], prefix: u8, refused: &[Subnet]) -> Result<Subnet, String> {
     let bridges = networks.iter().filter(|network| network.driver.as_deref() == Some("bridge"));
     let gateways: Vec<Ipv4Addr> = bridges.flat_map(configs).filter_map(gateway).collect();
@@ -104,12 +106,12 @@ fn configs(network: &Network) -> impl Iterator<Item = &IpamConfig> {
     network.ipam.iter().flat_map(|ipam| ipam.config.iter().flatten())
 }
 
-/// Some engines write it with the length of its prefix.
+/// Some engines append the prefix length.
 fn gateway(config: &IpamConfig) -> Option<Ipv4Addr> {
     config.gateway.as_ref()?.split('/').next()?.parse().ok()
 }
 
-/// The IPv4 block from which containers on the network get their addresses.
+/// Returns the IPv4 block of the containers' addresses.
 pub(super) fn block_of(network: &Network) -> Option<Subnet> {
     configs(network).find_map(|config| {
         let range = config.ip_range.as_ref().filter(|range| !range.is_empty());
@@ -122,7 +124,7 @@ fn request(spec: &NetworkSpec, block: Option<Subnet>) -> NetworkCreateRequest {
     if spec.isolated {
         options.insert(INTER_CONTAINER.to_owned(), "false".to_owned());
     }
-    // An engine shows the gateway of a block only if it was asked for.
+    // An engine reports the gateway only if the request names it.
     let ipam = |block: Subnet| {
         let (subnet, gateway) = (Some(block.to_string()), Some(block.gateway().to_string()));
         Ipam { config: Some(vec![IpamConfig { subnet, gateway, ..Default::default() }]), ..Default::default() }
@@ -137,8 +139,8 @@ fn request(spec: &NetworkSpec, block: Option<Subnet>) -> NetworkCreateRequest {
     }
 }
 
-/// The network's own name, so that a firewall rule can name the interface before it exists. A name that is too long for an
-/// interface, or that an interface of this host has already, is replaced by one that follows from it.
+/// Returns the network's name, so that a firewall rule can name the interface before it exists. A name that is too long
+/// for an interface, or that another interface has, is replaced by a hash of it.
 fn bridge_name(network: &str) -> String {
     if network.len() <= LONGEST_INTERFACE && !has_interface(network) {
         return network.to_owned();
@@ -146,13 +148,13 @@ fn bridge_name(network: &str) -> String {
     format!("sbx-{:08x}", crate::engine::fnv1a(network.as_bytes()))
 }
 
-/// The interface of a network: the one that it was created with, or the one that the engine makes of its id.
+/// Returns the interface of a network: the configured one, or the one that the engine derives from the network's id.
 pub(super) fn bridge_of(network: &Network) -> Option<String> {
     let named = network.options.as_ref().and_then(|options| options.get(BRIDGE_NAME)).cloned();
     named.or_else(|| Some(format!("br-{}", network.id.as_ref()?.get(..12)?)))
 }
 
-/// The engine's own filter matches parts of names.
+/// Returns the networks of exactly this name. The engine's filter also matches parts of names.
 pub(super) async fn named(docker: &Docker, name: &str) -> Result<Vec<Network>, EngineError> {
     let options = ListNetworksOptionsBuilder::default().filters(&HashMap::from([("name", vec![name])])).build();
     let mut networks = docker.list_networks(Some(options)).await.during(Operation::EnsureNetwork)?;
@@ -160,19 +162,19 @@ pub(super) async fn named(docker: &Docker, name: &str) -> Result<Vec<Network>, E
     Ok(networks)
 }
 
-/// A network that exists is used as it is: it may be the operator's own.
-fn warn_if_open(network: &Network, spec: &NetworkSpec) {
-    if spec.isolated && !is_closed(network) {
-        tracing::warn!(network = spec.name, "the network exists and lets its sandboxes reach each other");
+/// An existing network is used unchanged: it may be the operator's.
+fn warn_if_not_isolated(network: &Network, spec: &NetworkSpec) {
+    if spec.isolated && !is_isolated(network) {
+        tracing::warn!(network = spec.name, "existing network is not isolated: its sandboxes can reach each other");
     }
 }
 
-/// Sandboxes on it cannot reach each other.
-pub(super) fn is_closed(network: &Network) -> bool {
+/// Returns whether sandboxes on the network cannot reach each other.
+pub(super) fn is_isolated(network: &Network) -> bool {
     network.options.as_ref().is_some_and(|options| options.get(INTER_CONTAINER).is_some_and(|v| v == "false"))
 }
 
-/// Two that withdrew at the same time must not come back at the same time. Ids are random.
+/// Two processes that removed their networks at the same time must not retry at the same time. Ids are random.
 fn jitter(id: &str) -> Duration {
     Duration::from_millis(u64::from_str_radix(id.get(..2).unwrap_or_default(), 16).unwrap_or(0))
 }
@@ -189,7 +191,7 @@ mod tests {
 
     #[test]
     fn a_block_is_chosen_only_where_the_host_has_the_engines_bridges() {
-        let host = HostNetwork::of_routes("|-- 172.17.0.0\n/16 link UNICAST\n|-- 172.17.0.1\n/32 host LOCAL\n");
+        let host = HostNetwork::from_routes("|-- 172.17.0.0\n/16 link UNICAST\n|-- 172.17.0.1\n/32 host LOCAL\n");
         let own = bridge("172.17.0.0/16", "172.17.0.1");
         let elsewhere = bridge("10.9.0.0/24", "10.9.0.1/24");
         let first = "172.16.0.0/16".parse().expect("a block");

@@ -1,4 +1,4 @@
-//! A container as the engine shows it, in the words of the core.
+//! Translates the engine's description of a container into an observed container.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -12,12 +12,12 @@ use sandboxd_actors::ports::clock::Timestamp;
 use sandboxd_actors::ports::engine::{ContainerState, EngineError, Exit, Health, Observed, Operation};
 
 pub(super) fn inspected(container: ContainerInspectResponse) -> Result<Observed, EngineError> {
-    let missing = |what| invalid_response(Operation::Inspect, what);
+    let missing = |field| invalid_response(Operation::Inspect, field);
     let state = container.state.ok_or_else(|| missing("state"))?;
     let config = container.config.ok_or_else(|| missing("config"))?;
     Ok(Observed {
         id: ContainerId::new(container.id.ok_or_else(|| missing("id"))?),
-        name: plain(&container.name.ok_or_else(|| missing("name"))?),
+        name: without_slash(&container.name.ok_or_else(|| missing("name"))?),
         image: config.image.unwrap_or_default(),
         labels: config.labels.unwrap_or_default().into_iter().collect(),
         state: state_of(&state).ok_or_else(|| missing("status"))?,
@@ -28,10 +28,10 @@ pub(super) fn inspected(container: ContainerInspectResponse) -> Result<Observed,
 }
 
 pub(super) fn listed(container: ContainerSummary) -> Result<Observed, EngineError> {
-    let missing = |what| invalid_response(Operation::List, what);
+    let missing = |field| invalid_response(Operation::List, field);
     Ok(Observed {
         id: ContainerId::new(container.id.ok_or_else(|| missing("id"))?),
-        name: container.names.unwrap_or_default().iter().map(|name| plain(name)).next().unwrap_or_default(),
+        name: container.names.unwrap_or_default().iter().map(|name| without_slash(name)).next().unwrap_or_default(),
         image: container.image.unwrap_or_default(),
         labels: container.labels.unwrap_or_default().into_iter().collect(),
         state: match container.state.ok_or_else(|| missing("state"))? {
@@ -74,7 +74,7 @@ fn health_of(status: HealthStatusEnum) -> Option<Health> {
     }
 }
 
-/// A sandbox is on one network; were it on more, the first by name would do.
+/// Returns the address on the first network by name. A sandbox is on one network only.
 fn address(networks: Option<HashMap<String, EndpointSettings>>) -> Option<IpAddr> {
     let mut networks: Vec<_> = networks?.into_iter().collect();
     networks.sort_by(|(left, _), (right, _)| left.cmp(right));
@@ -82,17 +82,17 @@ fn address(networks: Option<HashMap<String, EndpointSettings>>) -> Option<IpAddr
     networks.iter().find_map(|(_, at)| parsed(&at.ip_address).or_else(|| parsed(&at.global_ipv6_address)))
 }
 
-/// A container that never started says that it did in the year 1.
+/// The engine reports the year 1 for a container that never started.
 fn time(text: &str) -> Option<Timestamp> {
     text.parse::<Timestamp>().ok().filter(|at| at.timestamp() > 0)
 }
 
-fn plain(name: &str) -> String {
+fn without_slash(name: &str) -> String {
     name.trim_start_matches('/').to_owned()
 }
 
-fn invalid_response(operation: Operation, what: &str) -> EngineError {
-    EngineError::InvalidResponse { operation, message: format!("a container without {what}") }
+fn invalid_response(operation: Operation, field: &str) -> EngineError {
+    EngineError::InvalidResponse { operation, message: format!("a container without {field}") }
 }
 
 #[cfg(test)]
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn a_container_without_a_status_is_nonsense_rather_than_gone() {
+    fn a_container_without_a_status_is_an_invalid_response_rather_than_gone() {
         let container = ContainerInspectResponse {
             id: Some("1".into()),
             name: Some("/a".into()),

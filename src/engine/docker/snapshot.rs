@@ -1,13 +1,13 @@
-//! Snapshots as images, without anything that was said to the container alone.
+//! Snapshots as images, without the container's own configuration.
 //!
-//! An engine's commit takes the container's configuration along, and what is passed to it is merged with that, not put in
-//! its place. Worse, engines that keep their images themselves store that configuration a second time, as it was, with
-//! every token in its environment. So a commit only makes a *draft*, of which nothing but the layers is used: they become
-//! an image of their own, with the configuration of the image that the container was made from, and the draft is removed.
-//! Layers that the engine has already need not be sent to it, so that takes milliseconds.
+//! An engine's commit includes the container's configuration, and merges the configuration of the request into it
+//! instead of replacing it. Engines with their own image store also save the unchanged configuration a second time,
+//! with every token in its environment. So a commit creates only a *draft*, of which only the layers are used: they
+//! become a separate image with the configuration of the container's base image, and the draft is removed. The engine
+//! already has the layers, so this takes milliseconds.
 //!
-//! An engine that leaves its images to containerd wants to be sent every layer, and stores nothing twice. There, the
-//! commit is the snapshot, and every variable of the container is blank in it.
+//! An engine with the containerd image store requires every layer in the import, and saves the configuration once.
+//! There, the commit is the snapshot, and every variable of the container is blank in it.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -26,8 +26,8 @@ use serde_json::{Value, json};
 use super::archive::archive;
 use super::errors::{self, Failure, OrGone};
 
-/// The labels of the service itself. Those that a container has are not its image's.
-const OUR_LABELS: &str = "sandboxd.";
+/// The prefix of the service's labels, which a snapshot must not inherit from its container.
+const SERVICE_LABELS: &str = "sandboxd.";
 
 pub(super) async fn commit(
     docker: &Docker,
@@ -35,28 +35,28 @@ pub(super) async fn commit(
     origin: &SnapshotOrigin,
 ) -> Result<Snapshot, EngineError> {
     let during = Operation::Commit;
-    let seen = docker.inspect_container(container.as_str(), None).await;
-    let seen = seen.map_err(|error| errors::of_container(during, container, error))?;
-    let base = docker.inspect_image(seen.image.as_deref().unwrap_or_default()).await.during(during)?;
+    let inspected = docker.inspect_container(container.as_str(), None).await;
+    let inspected = inspected.map_err(|error| errors::container_error(during, container, error))?;
+    let base = docker.inspect_image(inspected.image.as_deref().unwrap_or_default()).await.during(during)?;
     let base = base.config.unwrap_or_default();
     if keeps_images_in_containerd(docker).await? {
-        let config = override_all(seen, &base, origin.labels().into_iter().collect());
+        let config = override_all(inspected, &base, origin.labels().into_iter().collect());
         let name = origin.image_name();
         let (repository, tag) = name.rsplit_once(':').unwrap_or((&name, "latest"));
         commit_as(docker, container, config, Some((repository, tag))).await?;
     } else {
         let label = (snapshot::DRAFT.to_owned(), origin.instance.to_string());
-        let config = override_all(seen, &base, HashMap::from([label]));
+        let config = override_all(inspected, &base, HashMap::from([label]));
         let draft = commit_as(docker, container, config, None).await?;
         let finished = finish(docker, &draft, base, origin).await;
-        // One that cannot be removed now holds secrets until it is swept away, and is a snapshot all the same.
+        // A draft that cannot be removed now holds secrets until `remove_drafts` removes it. The snapshot is valid.
         if let Err(error) = remove_image(docker, &draft, Operation::RemoveDrafts, true).await {
-            tracing::warn!(image = draft, %error, "a draft of a snapshot is not removed yet");
+            tracing::warn!(image = draft, %error, "draft of a snapshot not removed; retrying later");
         }
         finished?;
     }
-    let made = inspect(docker, &origin.instance, origin.id).await?;
-    made.ok_or_else(|| invalid_response("the snapshot it made is not there"))
+    let created = inspect(docker, &origin.instance, origin.id).await?;
+    created.ok_or_else(|| invalid_response("the committed snapshot does not exist"))
 }
 
 async fn commit_as(
@@ -69,16 +69,16 @@ async fn commit_as(
         container: Some(container.to_string()),
         repo: name.map(|(repository, _)| repository.to_owned()),
         tag: name.map(|(_, tag)| tag.to_owned()),
-        // What was half written when it was copied would be of no use.
+        // A copy of half-written files would be useless.
         pause: true,
         ..Default::default()
     };
     let answer = docker.commit_container(options, config).await;
-    answer.map(|made| made.id).map_err(|error| errors::of_container(Operation::Commit, container, error))
+    answer.map(|created| created.id).map_err(|error| errors::container_error(Operation::Commit, container, error))
 }
 
-/// As much of the container's own configuration as can be is overridden: each variable by what the image has, or by
-/// nothing, each label of the service by nothing, and what is started by what the image starts.
+/// Returns a configuration that overrides the container's own: each variable by the image's value or an empty one, each
+/// label of the service by an empty one, and the program by the image's program.
 fn override_all(
     container: ContainerInspectResponse,
     base: &ImageConfig,
@@ -91,11 +91,12 @@ fn override_all(
         let name = name_of(variable);
         known.get(&name).map_or_else(|| format!("{name}="), |variable| (*variable).clone())
     };
-    let ours = own.labels.unwrap_or_default().into_keys().filter(|label| label.starts_with(OUR_LABELS));
+    let service_labels = own.labels.unwrap_or_default().into_keys().filter(|label| label.starts_with(SERVICE_LABELS));
     ContainerConfig {
         env: Some(own.env.iter().flatten().map(blank).collect()),
         labels: Some(
-            ours.map(|label| (label, String::new()))
+            service_labels
+                .map(|label| (label, String::new()))
                 .chain(base.labels.clone().unwrap_or_default())
                 .chain(labels)
                 .collect(),
@@ -107,16 +108,16 @@ fn override_all(
     }
 }
 
-/// Gives the draft's layers the snapshot's name, and the configuration of the image below them.
+/// Creates the snapshot from the draft's layers and the configuration of the base image.
 async fn finish(docker: &Docker, draft: &str, base: ImageConfig, origin: &SnapshotOrigin) -> Result<(), EngineError> {
     let draft = docker.inspect_image(draft).await.during(Operation::Commit)?;
     let archive = loadable(&draft, base, origin).map_err(|error| invalid_response(&error.to_string()))?;
     let options = ImportImageOptionsBuilder::default().quiet(true).build();
-    let told = docker.import_image(options, bollard::body_full(archive.into()), None);
-    told.try_collect::<Vec<_>>().await.during(Operation::Commit).map(drop)
+    let messages = docker.import_image(options, bollard::body_full(archive.into()), None);
+    messages.try_collect::<Vec<_>>().await.during(Operation::Commit).map(drop)
 }
 
-/// What an engine is sent to have these layers as an image: its description without the layers themselves.
+/// Returns an image archive that names the draft's layers without containing them.
 fn loadable(draft: &ImageInspect, base: ImageConfig, origin: &SnapshotOrigin) -> Result<Vec<u8>, serde_json::Error> {
     let layers = draft.root_fs.as_ref().and_then(|root| root.layers.clone()).unwrap_or_default();
     let mut labels = base.labels.clone().unwrap_or_default();
@@ -160,7 +161,7 @@ pub(super) async fn list(
     let mut labels = vec![format!("{}={instance}", snapshot::INSTANCE)];
     labels.extend(chat.map(|chat| format!("{}={chat}", snapshot::CHAT_ID)));
     let images = labelled(docker, labels, Operation::Snapshots).await?.into_iter();
-    // An image that somebody made from a snapshot has its labels, too, and not its name.
+    // An image that a user built from a snapshot has its labels, but not its name.
     let named =
         |(names, snapshot): (Vec<String>, Snapshot)| names.contains(&snapshot.origin.image_name()).then_some(snapshot);
     Ok(images
@@ -202,7 +203,7 @@ async fn remove_image(
     during: Operation,
     force: bool,
 ) -> Result<SnapshotRemoval, EngineError> {
-    // The images below it belong to others.
+    // The parent images may be in use elsewhere.
     let options = RemoveImageOptionsBuilder::default().force(force).noprune(true).build();
     match docker.remove_image(image, Some(options), None).await {
         Err(error) if errors::is_in_use(&error) => Ok(SnapshotRemoval::InUse),
@@ -238,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_of_the_containers_own_is_passed_on() {
+    fn the_containers_own_variables_and_labels_are_blanked() {
         let own = ContainerConfig {
             env: strings(&["PATH=/opt/bin", "TOKEN=s3cret", "EMPTY="]),
             labels: Some(HashMap::from([("sandboxd.managed".into(), "true".into()), ("mine".into(), "1".into())])),

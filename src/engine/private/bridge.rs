@@ -1,6 +1,6 @@
-//! The private engine's bridge and addresses: a block 10.N.0.0/16 that nothing else on this host uses.
+//! The private engine's bridge and addresses: a free block 10.N.0.0/16 of this host.
 //!
-//! 10.N.0.0/24 is the bridge's own; the engine takes the networks it is asked for from 10.N.128.0/17.
+//! The bridge uses 10.N.0.0/24; the engine's networks use 10.N.128.0/17.
 
 use std::fs;
 use std::net::Ipv4Addr;
@@ -12,23 +12,25 @@ use tokio::process::Command;
 use super::PrivateEngineError;
 use crate::engine::host_network::HostNetwork;
 
+/// The private engine's bridge.
 pub(super) struct Bridge {
     pub(super) name: String,
-    /// Where the engine's networks come from.
+    /// The address pool of the engine's networks.
     pub(super) pool: String,
 }
 
-/// Makes the bridge, or finds it. `memory` keeps the block from one run to the next, for the engine's networks do too.
-pub(super) async fn up(id: &str, memory: &Path) -> Result<Bridge, PrivateEngineError> {
+/// Creates the bridge if it is missing. `block_file` stores the block for later runs, because the engine's networks
+/// persist.
+pub(super) async fn up(id: &str, block_file: &Path) -> Result<Bridge, PrivateEngineError> {
     let name = name(id);
-    let block = match fs::read_to_string(memory).ok().and_then(|text| text.trim().parse::<u8>().ok()) {
+    let block = match fs::read_to_string(block_file).ok().and_then(|text| text.trim().parse::<u8>().ok()) {
         Some(block) => block,
         None => {
             let host = HostNetwork::read().map_err(PrivateEngineError::Routes)?;
             let first = id.bytes().fold(0, u8::wrapping_add);
             let block = free_block(&host, first).ok_or(PrivateEngineError::NoAddresses)?;
-            let failed = |error| PrivateEngineError::Place { path: memory.to_owned(), error };
-            fs::write(memory, format!("{block}\n")).map_err(failed)?;
+            let failed = |error| PrivateEngineError::Prepare { path: block_file.to_owned(), error };
+            fs::write(block_file, format!("{block}\n")).map_err(failed)?;
             block
         }
     };
@@ -42,11 +44,11 @@ pub(super) async fn up(id: &str, memory: &Path) -> Result<Bridge, PrivateEngineE
 
 pub(super) async fn down(id: &str) {
     if let Err(error) = ip(&["link", "delete", &name(id)]).await {
-        tracing::warn!(%error, "the private engine's bridge stays");
+        tracing::warn!(%error, "private engine's bridge not removed");
     }
 }
 
-/// An interface's name has at most 15 bytes.
+/// An interface name has at most 15 bytes.
 fn name(id: &str) -> String {
     format!("sbxd-{id}")
 }
@@ -61,7 +63,7 @@ async fn ip(arguments: &[&str]) -> Result<(), PrivateEngineError> {
     Err(PrivateEngineError::Bridge { command: format!("ip {}", arguments.join(" ")), message })
 }
 
-/// N of a block that this host does not use, from `first` on.
+/// Returns N of the first free block, starting at `first`.
 fn free_block(host: &HostNetwork, first: u8) -> Option<u8> {
     let block = |number: u8| Subnet::new(Ipv4Addr::new(10, number, 0, 0), 16).expect("a block");
     (0..=255).map(|step| first.wrapping_add(step)).find(|number| host.is_free(block(*number)))

@@ -1,4 +1,4 @@
-//! A process that is our child, or one that an earlier run left.
+//! A process that is a child of the service, or that an earlier run of the service started.
 
 use std::fs;
 use std::io;
@@ -8,7 +8,7 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::process::Child;
 
-/// How often one that is not our child is looked at.
+/// The polling interval for a process that is not a child.
 const POLL: Duration = Duration::from_millis(200);
 
 #[derive(Debug)]
@@ -19,10 +19,10 @@ pub(super) struct Process {
 
 #[derive(Debug)]
 enum Kind {
-    /// Reaped once it has ended, or its pid would stay in use.
+    /// A child is reaped when it exits; otherwise its pid stays in use.
     Child(Child),
-    /// Known by what its arguments contain.
-    Left { mark: PathBuf },
+    /// A process of an earlier run, identified by `mark` in its arguments.
+    Adopted { mark: PathBuf },
 }
 
 impl Process {
@@ -31,17 +31,18 @@ impl Process {
         Ok(Self { pid, kind: Kind::Child(child) })
     }
 
-    /// The process that `pid_file` names, if it lives and is not another by now: its arguments contain `mark`.
+    /// Returns the process of `pid_file` if it is alive and its arguments contain `mark`, so that the pid was not
+    /// reused.
     pub(super) fn alive(pid_file: &Path, mark: &Path) -> Option<Self> {
         let pid = fs::read_to_string(pid_file).ok()?.trim().parse().ok().and_then(Pid::from_raw)?;
-        is_marked(pid, mark).then(|| Self { pid, kind: Kind::Left { mark: mark.to_owned() } })
+        is_marked(pid, mark).then(|| Self { pid, kind: Kind::Adopted { mark: mark.to_owned() } })
     }
 
-    /// Waits for its end.
+    /// Waits until the process exits.
     pub(super) async fn ended(&mut self) {
         match &mut self.kind {
             Kind::Child(child) => drop(child.wait().await),
-            Kind::Left { mark } => {
+            Kind::Adopted { mark } => {
                 while is_marked(self.pid, mark) {
                     tokio::time::sleep(POLL).await;
                 }
@@ -54,7 +55,7 @@ impl Process {
     }
 }
 
-/// A process that has ended but was not reaped has no arguments left.
+/// A zombie has no arguments, so it counts as exited.
 fn is_marked(pid: Pid, mark: &Path) -> bool {
     let mark = mark.as_os_str().as_encoded_bytes();
     let arguments = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();

@@ -12,33 +12,33 @@ use sandbox_init::wire::{
 };
 use tokio::io::AsyncWriteExt;
 
-use super::commands::Known;
+use super::commands::CommandState;
 use super::frames::{Reader, Writer};
 use super::processes::MemoryGroup;
 use super::{GuestViaEngine, failed, other, processes, unsupported};
 use crate::engine::guest::{Command, Execution, GuestError, Look, Output, Streams};
 
-/// Between two looks at a command that is about to begin or to end: first, and at most.
-const PAUSE: Duration = Duration::from_millis(5);
-const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+/// The first and the longest delay between two checks of a command that is about to begin or to end.
+const MIN_DELAY: Duration = Duration::from_millis(5);
+const MAX_DELAY: Duration = Duration::from_secs(2);
 
-/// How long a command may take to begin, and how long the engine may fail to tell whether it has.
+/// The time limit for a command to begin, and for the engine to report whether it has.
 const BEGIN_LIMIT: Duration = if cfg!(test) { Duration::from_secs(1) } else { Duration::from_secs(30) };
 
-/// How long a command that was given up before it began is looked for, in order to kill it.
-const PURSUIT_LIMIT: Duration = Duration::from_secs(600);
+/// How long a cancelled command is watched, in order to kill it once it begins.
+const KILL_LIMIT: Duration = Duration::from_secs(600);
 
-/// How long the end of a command is waited for once its stream broke, or while the engine does not answer.
+/// How long to wait for the end of a command after its stream broke, or while the engine does not answer.
 const END_LIMIT: Duration = if cfg!(test) { Duration::from_secs(1) } else { Duration::from_secs(60) };
 
-/// Between two looks at one that nobody listens to.
-const LONG_PAUSE: Duration = Duration::from_secs(1);
+/// The delay between two checks of a command without an attached caller.
+const WATCH_INTERVAL: Duration = Duration::from_secs(1);
 
-/// So many looks in a row may fail before such a command is given up.
-const MOST_SILENT: u32 = 60;
+/// The failed checks in a row after which such a command is no longer watched.
+const MAX_FAILED_CHECKS: u32 = 60;
 
-/// What is kept of what the engine says about a command that cannot be started, and of what a tool says.
-const MOST_TEXT: usize = 4096;
+/// The most bytes kept of an error message of the engine or of a tool.
+const MAX_MESSAGE: usize = 4096;
 
 impl GuestViaEngine {
     pub(super) async fn run(&self, run: Run, reader: Reader, writer: &mut Writer) -> Result<(), Failure> {
@@ -51,15 +51,17 @@ impl GuestViaEngine {
             error => not_started(&error.to_string()),
         })?;
         let Some(mut streams) = streams else {
-            let process = self.begun_or_pursued(id, &execution).await?.process;
-            let Some(process) = process else { return Err(not_started("it ended before it began")) };
+            let process = self.wait_begun_or_kill(id, &execution).await?.process;
+            let Some(process) = process else {
+                return Err(not_started("the command ended before the engine reported its process"));
+            };
             self.commands.add(id, self.known(&run, execution.clone(), process, started, memory));
             writer.event(&Event::Started { id }).await;
             tokio::spawn(self.clone().watch(id, execution, timeout));
             return Ok(());
         };
-        let look = self.begun_or_pursued(id, &execution).await?;
-        let Some(process) = look.process else { return Err(not_started(&said(streams).await)) };
+        let look = self.wait_begun_or_kill(id, &execution).await?;
+        let Some(process) = look.process else { return Err(not_started(&printed(streams).await)) };
         if let Some(size) = &run.terminal {
             let _ = self.engine.resize(&execution, size.rows, size.columns).await;
         }
@@ -69,13 +71,13 @@ impl GuestViaEngine {
             let _ = streams.input.shutdown().await;
         }
         let timed_out = AtomicBool::new(false);
-        let ended = self.tell(streams, reader, writer, id, &execution, timeout, &timed_out).await;
+        let ended = self.relay(streams, reader, writer, id, &execution, timeout, &timed_out).await;
         let killed = self.commands.get(self.session, id).is_some_and(|known| known.killed);
         let timed_out = timed_out.load(Ordering::Relaxed);
         let ending = match ended {
             Ok(code) => Ok(ending(code, started.elapsed(), timed_out, killed, memory.as_ref())),
             Err(Lost::Running(failure)) => {
-                // It goes on as one that runs detached, with its time-out.
+                // The command goes on as a detached one, with its time-out.
                 self.commands.change(id, |known| known.attached = false);
                 let left = timeout.filter(|_| !timed_out).map(|limit| limit.saturating_sub(started.elapsed()));
                 tokio::spawn(self.clone().watch(id, execution, left));
@@ -86,21 +88,21 @@ impl GuestViaEngine {
         match ending {
             Ok(ending) if writer.is_closed() => self.commands.change(id, |known| known.ending = Some(ending)),
             Ok(ending) => {
-                self.commands.forget(id);
+                self.commands.remove(id);
                 writer.event(&Event::Ended { ending }).await;
             }
             Err(failure) => {
-                self.commands.forget(id);
+                self.commands.remove(id);
                 return Err(failure);
             }
         }
         Ok(())
     }
 
-    /// Hands on what goes in both directions, until the command ends. Its time-out and its kill stay in force also once the
-    /// stream of its output has ended or broken.
-    #[allow(clippy::too_many_arguments, reason = "one conversation, taken apart")]
-    async fn tell(
+    /// Relays both directions until the command ends. The time-out and the kill stay in force after the stream of its
+    /// output has ended or broken.
+    #[allow(clippy::too_many_arguments, reason = "the parts of one guest stream")]
+    async fn relay(
         &self,
         Streams { mut output, mut input }: Streams,
         mut reader: Reader,
@@ -110,7 +112,7 @@ impl GuestViaEngine {
         timeout: Option<Duration>,
         timed_out: &AtomicBool,
     ) -> Result<i32, Lost> {
-        let telling = async {
+        let relaying = async {
             let mut broken = None;
             while let Some(piece) = output.next().await {
                 match piece {
@@ -122,9 +124,9 @@ impl GuestViaEngine {
                     }
                 }
             }
-            self.ended(execution, broken).await
+            self.wait_ended(execution, broken).await
         };
-        let steering = async {
+        let controlling = async {
             while let Some((kind, payload)) = reader.next().await {
                 match kind {
                     Kind::Data => drop(input.write_all(&payload).await),
@@ -140,7 +142,7 @@ impl GuestViaEngine {
                     _ => {}
                 }
             }
-            // Nobody listens any more, and the command goes on.
+            // The caller has gone, and the command goes on.
             self.commands.change(id, |known| known.attached = false);
             std::future::pending::<Result<i32, Failure>>().await
         };
@@ -154,18 +156,18 @@ impl GuestViaEngine {
             std::future::pending::<Result<i32, Failure>>().await
         };
         tokio::select! {
-            ended = telling => ended,
-            failed = steering => failed.map_err(Lost::Unknown),
+            ended = relaying => ended,
+            failed = controlling => failed.map_err(Lost::Unknown),
             failed = limiting => failed.map_err(Lost::Unknown),
         }
     }
 
-    /// Looks after a command that nobody listens to.
+    /// Watches a command without an attached caller.
     async fn watch(self, id: u64, execution: String, timeout: Option<Duration>) {
         let started = Instant::now();
-        let (mut timed_out, mut silent) = (false, 0);
+        let (mut timed_out, mut failed_checks) = (false, 0);
         loop {
-            tokio::time::sleep(LONG_PAUSE.min(timeout.unwrap_or(LONG_PAUSE))).await;
+            tokio::time::sleep(WATCH_INTERVAL.min(timeout.unwrap_or(WATCH_INTERVAL))).await;
             if !timed_out && timeout.is_some_and(|limit| started.elapsed() >= limit) {
                 timed_out = self.kill(id).await.is_ok();
             }
@@ -176,11 +178,11 @@ impl GuestViaEngine {
                         known.ending = Some(ending(code, age, timed_out, known.killed, known.memory.as_ref()));
                     });
                 }
-                Ok(_) => silent = 0,
-                // The sandbox is gone, or the engine does not answer just now.
-                Err(GuestError::NotFound) => return self.commands.forget(id),
-                Err(_) if silent >= MOST_SILENT => return self.commands.forget(id),
-                Err(_) => silent += 1,
+                Ok(_) => failed_checks = 0,
+                // The sandbox was removed, or the engine does not answer now.
+                Err(GuestError::NotFound) => return self.commands.remove(id),
+                Err(_) if failed_checks >= MAX_FAILED_CHECKS => return self.commands.remove(id),
+                Err(_) => failed_checks += 1,
             }
         }
     }
@@ -194,30 +196,30 @@ impl GuestViaEngine {
 
     async fn kill_process(&self, id: u64, execution: &str, process: i32) -> Result<(), Failure> {
         let mark = self.mark(id);
-        self.reach(execution, process, move |container, leader| processes::kill_all(container, leader, &mark)).await
+        self.act_on(execution, process, move |container, leader| processes::kill_all(container, leader, &mark)).await
     }
 
     pub(super) async fn signal(&self, id: u64, signal: i32) -> Result<(), Failure> {
         let known =
             self.commands.get(self.session, id).ok_or_else(|| failed(Errno::SRCH, "there is no such command"))?;
         let signal = Signal::from_named_raw(signal).ok_or_else(|| failed(Errno::INVAL, "there is no such signal"))?;
-        let Known { execution, process, .. } = known;
-        self.reach(&execution, process, move |container, leader| processes::signal_group(container, leader, signal))
+        let CommandState { execution, process, .. } = known;
+        self.act_on(&execution, process, move |container, leader| processes::signal_group(container, leader, signal))
             .await
     }
 
-    /// Waits until a command has ended, as whoever looks after it here finds out.
-    pub(super) async fn end_of(&self, id: u64) -> Result<(), Failure> {
+    /// Waits until the task that watches the command has recorded its end.
+    pub(super) async fn wait_end_of(&self, id: u64) -> Result<(), Failure> {
         loop {
             match self.commands.get(self.session, id) {
                 None => return Err(failed(Errno::SRCH, "there is no such command")),
-                Some(Known { ending: Some(_), .. }) => return Ok(()),
-                Some(_) => tokio::time::sleep(LONG_PAUSE).await,
+                Some(CommandState { ending: Some(_), .. }) => return Ok(()),
+                Some(_) => tokio::time::sleep(WATCH_INTERVAL).await,
             }
         }
     }
 
-    async fn reach(
+    async fn act_on(
         &self,
         execution: &str,
         process: i32,
@@ -225,17 +227,19 @@ impl GuestViaEngine {
     ) -> Result<(), Failure> {
         let container = self.container.clone();
         if self.engine.look(execution).await.is_ok_and(|look| look.exit_code.is_some()) {
-            // Its number may be another's; what it left running does not belong to it any more.
+            // The process id may be reused. Processes that the command left running no longer belong to it.
             return Ok(());
         }
         let acted = tokio::task::spawn_blocking(move || match processes::is_in(container.as_str(), process) {
             true => act(container.as_str(), process).map_err(|error| error.to_string()),
-            false => Err(format!("process {process} of the engine cannot be seen from here")),
+            false => Err(format!("process {process} of the engine is not visible on this host")),
         });
         match acted.await {
             Ok(Ok(())) => Ok(()),
-            Ok(Err(message)) => Err(unsupported(format!("the engine cannot end commands, and nor can we: {message}"))),
-            Err(_) => Err(other("it was given up")),
+            Ok(Err(message)) => {
+                Err(unsupported(format!("the engine cannot kill commands, and neither can the service: {message}")))
+            }
+            Err(_) => Err(other("the task was cancelled")),
         }
     }
 
@@ -245,22 +249,22 @@ impl GuestViaEngine {
             |why: &str| unsupported(format!("the image has no {} that the engine could run: {why}", arguments[0]));
         let command = Command {
             arguments: arguments.iter().map(|argument| (*argument).to_owned()).collect(),
-            environment: blanked(),
+            environment: hidden_variables(),
             ..Command::default()
         };
         let execution =
             self.engine.exec(&self.container, command).await.map_err(|error| missing(&error.to_string()))?;
-        let said = match execution.streams {
-            Some(streams) => said(streams).await,
+        let printed = match execution.streams {
+            Some(streams) => printed(streams).await,
             None => String::new(),
         };
-        if self.begun(&execution.id).await?.process.is_none() {
-            return Err(missing(&said));
+        if self.wait_begun(&execution.id).await?.process.is_none() {
+            return Err(missing(&printed));
         }
-        let ended = self.ended(&execution.id, None).await;
+        let ended = self.wait_ended(&execution.id, None).await;
         match ended.map_err(Lost::into_failure)? {
             0 => Ok(()),
-            _ => Err(Failure { errno: errno_of(&said), message: said.into() }),
+            _ => Err(Failure { errno: errno_of(&printed), message: printed.into() }),
         }
     }
 
@@ -271,7 +275,7 @@ impl GuestViaEngine {
         let mark = format!("{COMMAND_VARIABLE}={}", self.mark(run.id));
         Command {
             arguments: run.arguments.iter().map(text).collect(),
-            environment: given.chain(own).chain(blanked()).chain([mark]).collect(),
+            environment: given.chain(own).chain(hidden_variables()).chain([mark]).collect(),
             directory: run.directory.as_ref().map(text),
             user: self.user.clone(),
             terminal: run.terminal.is_some(),
@@ -291,71 +295,70 @@ impl GuestViaEngine {
         process: i32,
         started: Instant,
         memory: Option<MemoryGroup>,
-    ) -> Known {
+    ) -> CommandState {
         let (session, arguments, attached) = (self.session, run.arguments.clone(), !run.detached);
-        Known { session, execution, arguments, process, started, attached, killed: false, memory, ending: None }
+        CommandState { session, execution, arguments, process, started, attached, killed: false, memory, ending: None }
     }
 
-    /// The memory of the container, as far as it can be seen from here.
+    /// Returns the memory group of the container, if it is visible from this host.
     async fn memory(&self) -> Option<MemoryGroup> {
         let container = self.container.clone();
         tokio::task::spawn_blocking(move || MemoryGroup::of(container.as_str())).await.ok().flatten()
     }
 
-    /// Waits until it has begun, or it is clear that it will not. A look that fails tells nothing about the command, so it
-    /// is looked at again.
-    async fn begun(&self, execution: &str) -> Result<Look, Failure> {
-        let mut pauses = Pauses::new();
+    /// Waits until the command has begun, or certainly will not. A failed check tells neither, so it is repeated.
+    async fn wait_begun(&self, execution: &str) -> Result<Look, Failure> {
+        let mut backoff = Backoff::new();
         loop {
             let failure = match self.engine.look(execution).await {
                 Ok(look) if look.process.is_some() || look.exit_code.is_some() => return Ok(look),
                 Ok(_) => {
-                    let message = format!("the engine has not begun with the command within {BEGIN_LIMIT:?}");
+                    let message = format!("the engine has not started the command within {BEGIN_LIMIT:?}");
                     failed(Errno::NOTCONN, message)
                 }
                 // There is no such command any more.
                 Err(error @ GuestError::NotFound) => return Err(error.into()),
                 Err(error) => error.into(),
             };
-            if pauses.elapsed() >= BEGIN_LIMIT {
+            if backoff.elapsed() >= BEGIN_LIMIT {
                 return Err(failure);
             }
-            pauses.next().await;
+            backoff.next().await;
         }
     }
 
-    /// The same for a caller's command. Its caller takes one that is given up for not started, and cannot end it, so that
-    /// it is killed should it begin all the same.
-    async fn begun_or_pursued(&self, id: u64, execution: &str) -> Result<Look, Failure> {
-        let begun = self.begun(execution).await;
+    /// Waits likewise for a caller's command. The caller takes a cancelled command for not started and cannot end it,
+    /// so the command is killed if it begins later.
+    async fn wait_begun_or_kill(&self, id: u64, execution: &str) -> Result<Look, Failure> {
+        let begun = self.wait_begun(execution).await;
         if begun.is_err() {
-            tokio::spawn(self.clone().pursue(id, execution.to_owned()));
+            tokio::spawn(self.clone().kill_when_begun(id, execution.to_owned()));
         }
         begun
     }
 
     /// Kills a command as soon as it has a process.
-    async fn pursue(self, id: u64, execution: String) {
-        let mut pauses = Pauses::new();
-        while pauses.elapsed() < PURSUIT_LIMIT {
+    async fn kill_when_begun(self, id: u64, execution: String) {
+        let mut backoff = Backoff::new();
+        while backoff.elapsed() < KILL_LIMIT {
             match self.engine.look(&execution).await {
                 Ok(Look { exit_code: Some(_), .. }) | Err(GuestError::NotFound) => return,
                 Ok(Look { process: Some(process), .. }) => {
                     let failure = self.kill_process(id, &execution, process).await.err();
                     let failure = failure.map(|failure| String::from_utf8_lossy(&failure.message.0).into_owned());
-                    tracing::warn!(session.id = %self.session, process, failure, "killing a command that began too late");
+                    tracing::warn!(session.id = %self.session, process, failure, "killing a cancelled command");
                     return;
                 }
                 Ok(_) | Err(_) => {}
             }
-            pauses.next().await;
+            backoff.next().await;
         }
-        tracing::warn!(session.id = %self.session, %execution, "a command that was given up may begin at any time");
+        tracing::warn!(session.id = %self.session, %execution, "a cancelled command may still begin");
     }
 
-    /// Waits for the end of a command whose output has ended. `broken`: why it ended too early.
-    async fn ended(&self, execution: &str, broken: Option<GuestError>) -> Result<i32, Lost> {
-        let (mut pauses, mut silent_since) = (Pauses::new(), None);
+    /// Waits for the end of a command whose output has ended. `broken`: the error that ended the output too early.
+    async fn wait_ended(&self, execution: &str, broken: Option<GuestError>) -> Result<i32, Lost> {
+        let (mut backoff, mut silent_since) = (Backoff::new(), None);
         loop {
             let running = match self.engine.look(execution).await {
                 Ok(Look { exit_code: Some(code), .. }) => return Ok(code),
@@ -373,22 +376,22 @@ impl GuestViaEngine {
                 }
             };
             if let (Some(error), Some(process)) = (&broken, running)
-                && pauses.elapsed() >= END_LIMIT
+                && backoff.elapsed() >= END_LIMIT
             {
                 let message = format!(
                     "the engine's stream of the command broke ({error}); its output since then is lost, and {END_LIMIT:?} \
-                     later it still runs, as process {process} of the engine's host"
+                     later the command still runs, as process {process} of the engine's host"
                 );
                 return Err(Lost::Running(failed(Errno::NOTCONN, message)));
             }
-            pauses.next().await;
+            backoff.next().await;
         }
     }
 }
 
-/// Why the end of a command cannot be told.
+/// The reason why the end of a command is unknown.
 enum Lost {
-    /// It still runs.
+    /// The command still runs.
     Running(Failure),
     Unknown(Failure),
 }
@@ -400,15 +403,15 @@ impl Lost {
     }
 }
 
-/// Ever longer pauses between two looks.
-struct Pauses {
+/// Increasing delays between two checks.
+struct Backoff {
     since: tokio::time::Instant,
     next: Duration,
 }
 
-impl Pauses {
+impl Backoff {
     fn new() -> Self {
-        Self { since: tokio::time::Instant::now(), next: PAUSE }
+        Self { since: tokio::time::Instant::now(), next: MIN_DELAY }
     }
 
     fn elapsed(&self) -> Duration {
@@ -417,25 +420,25 @@ impl Pauses {
 
     async fn next(&mut self) {
         tokio::time::sleep(self.next).await;
-        self.next = (self.next * 2).min(LONGEST_PAUSE);
+        self.next = (self.next * 2).min(MAX_DELAY);
     }
 }
 
-/// The engine gives every command what the first process was told, and only that is to know.
-fn blanked() -> Vec<String> {
+/// Returns empty values for init's own variables, which the engine passes to every command.
+fn hidden_variables() -> Vec<String> {
     [SECRET_VARIABLE, SOCKET_VARIABLE, WAIT_VARIABLE].map(|name| format!("{name}=")).into()
 }
 
-/// An engine does not tell a signal from the code that a shell would make of it, except where we know. Nor does it tell
-/// that the kernel killed a command for want of memory, so the count of such kills since its start is looked at.
-fn ending(code: i32, lived: Duration, timed_out: bool, killed: bool, memory: Option<&MemoryGroup>) -> Ending {
+/// Returns the end of a command. An engine reports a signal as the exit code of a shell, so only a kill by the service
+/// is known as a signal. An engine does not report OOM kills, so the count since the start is compared.
+fn ending(code: i32, duration: Duration, timed_out: bool, killed: bool, memory: Option<&MemoryGroup>) -> Ending {
     let is_kill = code == 128 + Signal::KILL.as_raw();
     let how = match (is_kill, timed_out || killed) {
         (true, true) => How::Signal { signal: Signal::KILL.as_raw() },
         (true, false) if memory.is_some_and(MemoryGroup::has_run_out) => How::CodeOutOfMemory { code },
         _ => How::Code { code },
     };
-    Ending { how, duration: lived.as_micros() as u64, timed_out, killed: killed && !timed_out }
+    Ending { how, duration: duration.as_micros() as u64, timed_out, killed: killed && !timed_out }
 }
 
 fn not_started(why: &str) -> Failure {
@@ -446,17 +449,17 @@ fn not_started(why: &str) -> Failure {
     Failure { errno, message: why.trim().into() }
 }
 
-/// What was printed, as far as it is of use in a message.
-async fn said(Streams { mut output, input }: Streams) -> String {
+/// Returns the printed text, limited to the length of a message.
+async fn printed(Streams { mut output, input }: Streams) -> String {
     drop(input);
-    let mut said = Vec::new();
+    let mut printed = Vec::new();
     while let Some(Ok(Output::Stdout(bytes) | Output::Stderr(bytes))) = output.next().await {
-        said.extend_from_slice(&bytes[..bytes.len().min(MOST_TEXT - said.len())]);
+        printed.extend_from_slice(&bytes[..bytes.len().min(MAX_MESSAGE - printed.len())]);
     }
-    String::from_utf8_lossy(&said).trim().to_owned()
+    String::from_utf8_lossy(&printed).trim().to_owned()
 }
 
-/// From the words that all systems have for it.
+/// Returns the error number of a message, from the words that all systems use.
 fn errno_of(message: &str) -> i32 {
     let known = [
         ("o such file or directory", Errno::NOENT),

@@ -1,4 +1,4 @@
-//! Files through the engine's archives: each is an archive of one entry, or the beginning of a longer one.
+//! Files through the engine's archives: each file is an archive of one entry, or the beginning of a longer one.
 
 use futures_util::StreamExt;
 use hyper::body::Bytes as Part;
@@ -8,21 +8,21 @@ use sandbox_init::tar::{self, END, Item, Kind, padding};
 use sandbox_init::wire::{self, Event, Facts, Failure, FileKind, Request};
 
 use super::frames::{Reader, Writer};
-use super::names::{followed, split};
+use super::names::{resolve, split};
 use super::spool::Spool;
 use super::{GuestViaEngine, failed, other};
 use crate::engine::guest::Archive;
 
-/// Links that are followed one after the other.
-const MOST_LINKS: usize = 16;
+/// The most links that are followed in a row.
+const MAX_LINKS: usize = 16;
 
-/// Told at once of a directory.
+/// Entries of a directory that are sent at once.
 const BATCH: usize = 256;
 
-/// To list a directory, an engine sends all that is below it. More than this is not looked through.
-const MOST_LISTED: u64 = 1 << 30;
+/// The most bytes that are read to list a directory, because an engine sends all content below it.
+const MAX_LISTED: u64 = 1 << 30;
 
-/// An archive whose first entry is known.
+/// An archive, read entry by entry.
 pub(super) struct Reading {
     pub(super) entry: tar::Entry,
     archive: Archive,
@@ -33,11 +33,11 @@ pub(super) struct Reading {
 
 impl Reading {
     pub(super) fn new(archive: Archive) -> Self {
-        let nothing = tar::Entry { name: vec![], kind: Kind::Other, size: 0, mode: 0, user: 0, group: 0, modified: 0 };
-        Self { entry: nothing, archive, reader: tar::Reader::default(), part: Part::new(), received: 0 }
+        let empty = tar::Entry { name: vec![], kind: Kind::Other, size: 0, mode: 0, user: 0, group: 0, modified: 0 };
+        Self { entry: empty, archive, reader: tar::Reader::default(), part: Part::new(), received: 0 }
     }
 
-    /// Goes on to the next entry, over what is left of this one. `false`: there is none.
+    /// Skips to the next entry. `false`: there is none.
     pub(super) async fn next_entry(&mut self) -> Result<bool, Failure> {
         loop {
             match self.advance().await? {
@@ -51,7 +51,7 @@ impl Reading {
         }
     }
 
-    /// Some of what is in this entry. `None`: that was all.
+    /// Returns the next content of this entry. `None`: the entry is complete.
     pub(super) async fn data(&mut self) -> Result<Option<Part>, Failure> {
         match self.advance().await? {
             Some(Step::Data(part)) => Ok(Some(part)),
@@ -67,7 +67,7 @@ impl Reading {
             let (used, taken) = (before - rest.len(), before);
             let step = match item {
                 Some(Item::Entry(entry)) => Some(Step::Entry(entry)),
-                // What was used ends with the data.
+                // The consumed bytes end with the data.
                 Some(Item::Data(data)) => Some(Step::Data(self.part.slice(used - data.len()..used))),
                 Some(Item::EndOfEntry) => Some(Step::End),
                 None => None,
@@ -131,35 +131,35 @@ impl GuestViaEngine {
                 let moved = self.rename(&self.place(&from).await?, &self.place(&to).await?).await;
                 self.answer(writer, moved).await
             }
-            _ => Err(super::unsupported("the engine cannot do this")),
+            _ => Err(super::unsupported("the engine does not support this request")),
         }
     }
 
-    /// What is at this path, links included.
+    /// Opens the entry at this path, without following a link.
     pub(super) async fn open(&self, path: &str) -> Result<Reading, Failure> {
         let mut reading = Reading::new(self.engine.read_archive(&self.container, path).await?);
-        if reading.next_entry().await? { Ok(reading) } else { Err(other("the engine sent nothing")) }
+        if reading.next_entry().await? { Ok(reading) } else { Err(other("the engine sent an empty archive")) }
     }
 
-    /// The same, but where links lead; and where that is.
+    /// Opens the entry at this path and follows links. Returns also the resolved path.
     pub(super) async fn follow(&self, path: &str) -> Result<(String, Reading), Failure> {
         let mut path = path.to_owned();
-        for _ in 0..MOST_LINKS {
+        for _ in 0..MAX_LINKS {
             let reading = self.open(&path).await?;
             match &reading.entry.kind {
-                Kind::Link { target } => path = followed(&path, &String::from_utf8_lossy(target)),
+                Kind::Link { target } => path = resolve(&path, &String::from_utf8_lossy(target)),
                 _ => return Ok((path, reading)),
             }
         }
-        Err(failed(Errno::LOOP, "there are too many symbolic links"))
+        Err(failed(Errno::LOOP, "too many levels of symbolic links"))
     }
 
     async fn read(&self, path: &Bytes, offset: u64, length: u64, writer: &mut Writer) -> Result<(), Failure> {
         let (_, mut reading) = self.follow(&self.place(path).await?).await?;
         match reading.entry.kind {
             Kind::File => {}
-            Kind::Directory => return Err(failed(Errno::ISDIR, "it is a directory")),
-            _ => return Err(other("it is not a regular file")),
+            Kind::Directory => return Err(failed(Errno::ISDIR, "is a directory")),
+            _ => return Err(other("not a regular file")),
         }
         writer.event(&Event::Facts { facts: reading.facts() }).await;
         // An engine sends a file from its beginning.
@@ -181,14 +181,14 @@ impl GuestViaEngine {
     async fn list(&self, path: &Bytes, writer: &mut Writer) -> Result<(), Failure> {
         let (path, mut reading) = self.follow(&self.place(path).await?).await?;
         if reading.entry.kind != Kind::Directory {
-            return Err(failed(Errno::NOTDIR, "it is not a directory"));
+            return Err(failed(Errno::NOTDIR, "not a directory"));
         }
         let top = reading.entry.name.clone();
         let mut entries = Vec::new();
         while reading.next_entry().await? {
-            if reading.received > MOST_LISTED {
+            if reading.received > MAX_LISTED {
                 return Err(other(format!(
-                    "there is more below it than {MOST_LISTED} bytes, which its engine would send"
+                    "the directory contains more than {MAX_LISTED} bytes, which the engine would send for a list"
                 )));
             }
             let Some(name) = reading.entry.name.strip_prefix(&top[..]) else { continue };
@@ -197,7 +197,7 @@ impl GuestViaEngine {
                 continue;
             }
             let facts = match reading.entry.kind {
-                // Another name of a file that came before; what it is, is said there.
+                // A hard link to an earlier file, which has the facts.
                 Kind::Same { .. } => self.open(&format!("{path}/{}", String::from_utf8_lossy(&name))).await?.facts(),
                 _ => reading.facts(),
             };
@@ -214,7 +214,7 @@ impl GuestViaEngine {
         Ok(())
     }
 
-    /// Not at once, as init does it: an engine takes the old file away first.
+    /// Writes a file. Unlike init, an engine removes the old file first, so this is not atomic.
     pub(super) async fn write(
         &self,
         path: &Bytes,
@@ -226,9 +226,9 @@ impl GuestViaEngine {
         let (path, before) = match self.follow(&asked).await {
             Ok((path, reading)) if reading.entry.kind == Kind::File => (path, Some(reading.entry.mode)),
             Ok((_, reading)) if reading.entry.kind == Kind::Directory => {
-                return Err(failed(Errno::ISDIR, "it is a directory"));
+                return Err(failed(Errno::ISDIR, "is a directory"));
             }
-            Ok(_) => return Err(other("it is not a regular file")),
+            Ok(_) => return Err(other("not a regular file")),
             Err(failure) if failure.errno == Errno::NOENT.raw_os_error() => (asked, None),
             Err(failure) => return Err(failure),
         };
@@ -236,14 +236,14 @@ impl GuestViaEngine {
         if parents {
             self.make_directories(above).await?;
         }
-        // An archive says how long a file is before the file.
+        // The header of an archive needs the length of the file.
         let mut spool = Spool::new(&self.spool).map_err(other)?;
         loop {
             match reader.next().await {
                 Some((wire::Kind::Data, bytes)) => spool.append(&bytes).await?,
                 Some((wire::Kind::End, _)) => break,
                 Some(_) => {}
-                // Without its end, nothing is written.
+                // Without the end frame, the file is not written.
                 None => return Ok(()),
             }
         }
@@ -259,7 +259,7 @@ impl GuestViaEngine {
     async fn make_directory(&self, path: &str, mode: u32, parents: bool) -> Result<(), Failure> {
         match self.follow(path).await {
             Ok((_, reading)) if parents && reading.entry.kind == Kind::Directory => return Ok(()),
-            Ok(_) => return Err(failed(Errno::EXIST, "there is one already")),
+            Ok(_) => return Err(failed(Errno::EXIST, "the path already exists")),
             Err(failure) if failure.errno == Errno::NOENT.raw_os_error() => {}
             Err(failure) => return Err(failure),
         }
@@ -287,7 +287,7 @@ impl GuestViaEngine {
         Ok(())
     }
 
-    /// Puts something without content at a path.
+    /// Creates an entry without content at a path.
     async fn put(&self, path: &str, kind: Kind, mode: u32) -> Result<(), Failure> {
         let (above, name) = split(path);
         let mut archive = Vec::new();
@@ -303,7 +303,7 @@ impl GuestViaEngine {
         Ok(tar::Entry { name: name.into(), kind, size, mode, user: owner.user, group: owner.group, modified })
     }
 
-    /// An engine can put files somewhere, and not take them away: the image's own tools do that.
+    /// Removes a file with the image's own tools, because an engine can only add files.
     async fn remove(&self, path: &str, recursive: bool) -> Result<(), Failure> {
         let is_directory = self.open(path).await?.entry.kind == Kind::Directory;
         match (is_directory, recursive) {

@@ -1,4 +1,4 @@
-//! Init's end of a conversation.
+//! Init's end of a guest stream.
 
 use sandbox_init::codec::decode;
 use sandbox_init::wire::{self, Event, HEADER, Kind, MAX_PAYLOAD, Request};
@@ -15,7 +15,7 @@ pub(super) struct Reader(OwnedReadHalf);
 
 pub(super) struct Writer {
     socket: OwnedWriteHalf,
-    /// The other side has closed the conversation. What is done goes on, and nobody is told.
+    /// The other side has closed the stream. The work goes on without answers.
     is_closed: bool,
 }
 
@@ -27,7 +27,7 @@ impl Frames {
 }
 
 impl Reader {
-    /// `None`: the other side has closed the conversation.
+    /// Returns the next frame. `None`: the other side has closed the stream.
     pub(super) async fn next(&mut self) -> Option<(Kind, Vec<u8>)> {
         let mut start = [0; HEADER];
         self.0.read_exact(&mut start).await.ok()?;
@@ -56,7 +56,7 @@ impl Writer {
         self.send(&frame).await;
     }
 
-    /// Waits while the other side does not read.
+    /// Sends data. Waits while the other side does not read.
     pub(super) async fn data(&mut self, kind: Kind, bytes: &[u8]) {
         for chunk in bytes.chunks(MAX_PAYLOAD) {
             let mut frame = Vec::with_capacity(HEADER + chunk.len());

@@ -1,4 +1,4 @@
-//! Paths and users, as a container means them.
+//! Paths and users of a container.
 
 use sandbox_init::codec::Bytes;
 use sandbox_init::tar::Kind;
@@ -6,10 +6,10 @@ use sandbox_init::wire::Failure;
 
 use super::{GuestViaEngine, failed};
 
-/// Of a table of users: enough for any image, and bounded.
-const LONGEST_TABLE: usize = 1 << 20;
+/// The most bytes read of a table of users.
+const MAX_TABLE: usize = 1 << 20;
 
-/// As whom a container's own processes run; root by default.
+/// The user and group of a container's own processes; root by default.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Owner {
     pub(super) user: u32,
@@ -17,19 +17,19 @@ pub(super) struct Owner {
 }
 
 impl GuestViaEngine {
-    /// An absolute path.
+    /// Returns the absolute path.
     pub(super) async fn place(&self, path: &Bytes) -> Result<String, Failure> {
         let path = String::from_utf8_lossy(&path.0).into_owned();
         if path.starts_with('/') {
             return Ok(path);
         }
-        let directory = self.engine.surroundings(&self.container).await?.directory;
+        let directory = self.engine.command_defaults(&self.container).await?.directory;
         Ok(format!("{}/{path}", directory.trim_end_matches('/')))
     }
 
-    /// Whom what is written belongs to. The engine itself would give it to root.
+    /// Returns the owner of written files. The engine itself would give them to root.
     pub(super) async fn owner(&self) -> Result<Owner, Failure> {
-        let user = self.engine.surroundings(&self.container).await?.user;
+        let user = self.engine.command_defaults(&self.container).await?.user;
         let (user, group) = user.split_once(':').map_or((&*user, None), |(user, group)| (user, Some(group)));
         if user.is_empty() {
             return Ok(Owner::default());
@@ -42,7 +42,7 @@ impl GuestViaEngine {
                 let found = entry(&users, user).map(|(user, group)| Owner { user, group });
                 let mut owner = match (found, number(user)) {
                     (Some(owner), _) => owner,
-                    // As the engine has it: a number that nobody has is in root's group.
+                    // The engine's rule: an unknown number is in root's group.
                     (None, Some(user)) => Owner { user, group: 0 },
                     (None, None) => return Err(failed(rustix::io::Errno::NOENT, format!("there is no user {user:?}"))),
                 };
@@ -62,7 +62,7 @@ impl GuestViaEngine {
         if opened.entry.kind == Kind::File {
             while let Some(bytes) = opened.data().await? {
                 text.extend_from_slice(&bytes);
-                if text.len() > LONGEST_TABLE {
+                if text.len() > MAX_TABLE {
                     break;
                 }
             }
@@ -71,7 +71,7 @@ impl GuestViaEngine {
     }
 }
 
-/// The third and the fourth field of the line of this name, or of this number.
+/// Returns the third and fourth field of the line with this name or number.
 fn entry(table: &str, name: &str) -> Option<(u32, u32)> {
     let mut lines = table.lines().map(|line| line.split(':').collect::<Vec<_>>());
     let line = lines.find(|fields| fields.first() == Some(&name) || fields.get(2) == Some(&name))?;
@@ -79,8 +79,8 @@ fn entry(table: &str, name: &str) -> Option<(u32, u32)> {
     Some((number(2)?, number(3).unwrap_or(0)))
 }
 
-/// Where a link leads that was found at this path.
-pub(super) fn followed(path: &str, target: &str) -> String {
+/// Returns the path that a link at `path` leads to.
+pub(super) fn resolve(path: &str, target: &str) -> String {
     if target.starts_with('/') {
         return target.to_owned();
     }
@@ -88,7 +88,7 @@ pub(super) fn followed(path: &str, target: &str) -> String {
     format!("{}/{target}", above.trim_end_matches('/'))
 }
 
-/// The directory, and the name in it.
+/// Splits a path into its directory and its name.
 pub(super) fn split(path: &str) -> (&str, &str) {
     let path = path.trim_end_matches('/');
     match path.rsplit_once('/') {
@@ -104,9 +104,9 @@ mod tests {
 
     #[test]
     fn a_link_leads_from_where_it_is() {
-        assert_eq!(followed("/a/link", "b"), "/a/b");
-        assert_eq!(followed("/link", "b"), "/b");
-        assert_eq!(followed("/a/link", "/b"), "/b");
+        assert_eq!(resolve("/a/link", "b"), "/a/b");
+        assert_eq!(resolve("/link", "b"), "/b");
+        assert_eq!(resolve("/a/link", "/b"), "/b");
         assert_eq!(split("/a/b/"), ("/a", "b"));
         assert_eq!(split("/a"), ("/", "a"));
     }

@@ -1,7 +1,7 @@
-//! Ending what a command of the engine's has started, from the host: an engine can start commands, but not end them.
+//! Killing the processes of a command from the host: an engine can start commands, but not kill them.
 //!
-//! A process is only ever touched if the kernel says that it is in the container's control group, which nothing in a
-//! container can leave, and by a descriptor, so that its number cannot become another's in between.
+//! A signal is sent only to a process that the kernel lists in the container's control group, which no process of a
+//! container can leave. It is sent by a descriptor, so that the process id cannot be reused in between.
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
@@ -11,17 +11,17 @@ use std::path::{Path, PathBuf};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use sandbox_init::wire::COMMAND_VARIABLE;
 
-/// Each round finds what was started while the one before was killing.
+/// Each round finds the processes that were started during the round before.
 const ROUNDS: usize = 100;
 
-/// Kills a command: its process group, its descendants, and what carries its mark.
+/// Kills a command: its process group, its descendants, and the processes with its mark.
 pub(super) fn kill_all(container: &str, leader: i32, mark: &str) -> io::Result<()> {
     let mark = format!("{COMMAND_VARIABLE}={mark}");
     let mut killed = HashSet::new();
     for _ in 0..ROUNDS {
         let processes = processes(container);
         let found: Vec<i32> =
-            belonging(&processes, leader, &mark).into_iter().filter(|process| killed.insert(*process)).collect();
+            processes_of(&processes, leader, &mark).into_iter().filter(|process| killed.insert(*process)).collect();
         if found.is_empty() {
             break;
         }
@@ -42,11 +42,11 @@ pub(super) fn signal_group(container: &str, leader: i32, signal: Signal) -> io::
     Ok(())
 }
 
-/// One that has ended meanwhile needs no signal.
+/// Sends a signal. A process that has ended meanwhile needs none.
 fn send(container: &str, process: i32, signal: Signal) -> io::Result<()> {
     let Some(pid) = Pid::from_raw(process) else { return Ok(()) };
     let Ok(descriptor) = pidfd_open(pid, PidfdFlags::empty()) else { return Ok(()) };
-    // Looked at again now that it can be no other.
+    // Checked again with the descriptor open, because the process id cannot be reused now.
     if !is_in(container, process) {
         return Ok(());
     }
@@ -56,12 +56,12 @@ fn send(container: &str, process: i32, signal: Signal) -> io::Result<()> {
     }
 }
 
-/// Whether that process can be reached from here at all.
+/// Returns whether the process is visible here and belongs to the container.
 pub(super) fn is_in(container: &str, process: i32) -> bool {
     fs::read_to_string(format!("/proc/{process}/cgroup")).is_ok_and(|groups| names(&groups, container))
 }
 
-/// As `/docker/ID`, `/docker-ID.scope` or the like; an id is too long to be part of anything else.
+/// Looks for `/docker/ID`, `/docker-ID.scope` or similar. An id is too long to be part of another name.
 fn names(groups: &str, container: &str) -> bool {
     container.len() == 64 && groups.lines().any(|group| group.contains(container))
 }
@@ -72,25 +72,25 @@ struct Stat {
     group: i32,
 }
 
-/// One of a container's processes, whichever comes first.
+/// Returns any process of a container.
 pub(in crate::guest) fn any_of(container: &str) -> Option<i32> {
     processes(container).into_keys().next()
 }
 
-/// Of a container, without those that only wait to be reaped.
+/// Returns the processes of a container, without zombies.
 fn processes(container: &str) -> HashMap<i32, Stat> {
     let stat = |process: i32| Some((process, stat(&fs::read_to_string(format!("/proc/{process}/stat")).ok()?)?));
     numbers(container).filter_map(stat).collect()
 }
 
-/// Of all processes of a container, each looked for when it is asked for.
+/// Iterates over the process ids of a container lazily.
 fn numbers(container: &str) -> impl Iterator<Item = i32> {
     let entries = fs::read_dir("/proc").into_iter().flatten();
     let numbers = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok());
     numbers.filter(move |process| is_in(container, *process))
 }
 
-/// How many processes of a container the kernel had killed for want of memory at one time.
+/// The count of OOM kills of a container at one time.
 #[derive(Debug, Clone)]
 pub(super) struct MemoryGroup {
     events: PathBuf,
@@ -98,7 +98,7 @@ pub(super) struct MemoryGroup {
 }
 
 impl MemoryGroup {
-    /// Absent where the container's control group cannot be seen from here.
+    /// Reads the count. Absent if the container's control group is not visible here.
     pub(super) fn of(container: &str) -> Option<Self> {
         let groups = fs::read_to_string(format!("/proc/{}/cgroup", numbers(container).next()?)).ok()?;
         let events = memory_events(&groups, container)?;
@@ -110,13 +110,13 @@ impl MemoryGroup {
         Self { events: events.to_owned(), kills }
     }
 
-    /// Whether it has killed more since then.
+    /// Returns whether the kernel has killed more processes since then.
     pub(super) fn has_run_out(&self) -> bool {
         oom_kills(&self.events).is_some_and(|kills| kills > self.kills)
     }
 }
 
-/// In the container's own group, whose count has those of all groups that are made in it.
+/// Returns the file of the container's own group, whose count includes all groups below it.
 fn memory_events(groups: &str, container: &str) -> Option<PathBuf> {
     groups.lines().find_map(|line| {
         let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
@@ -135,7 +135,7 @@ fn oom_kills(events: &Path) -> Option<u64> {
     fs::read_to_string(events).ok()?.lines().find_map(|line| line.strip_prefix("oom_kill "))?.trim().parse().ok()
 }
 
-/// The name in the second field may hold anything, also spaces and brackets.
+/// Parses `/proc/PID/stat`. The name in the second field may contain spaces and parentheses.
 fn stat(text: &str) -> Option<Stat> {
     let (_, rest) = text.rsplit_once(')')?;
     let mut fields = rest.split_ascii_whitespace();
@@ -145,7 +145,7 @@ fn stat(text: &str) -> Option<Stat> {
     Some(Stat { parent: fields.next()?.parse().ok()?, group: fields.next()?.parse().ok()? })
 }
 
-fn belonging(processes: &HashMap<i32, Stat>, leader: i32, mark: &str) -> Vec<i32> {
+fn processes_of(processes: &HashMap<i32, Stat>, leader: i32, mark: &str) -> Vec<i32> {
     let mut belongs: HashSet<i32> = processes
         .iter()
         .filter(|(process, stat)| **process == leader || stat.group == leader || is_marked(**process, mark))
@@ -176,7 +176,7 @@ mod tests {
         assert!(names(&format!("12:pids:/docker/{id}\n0::/"), &id));
         assert!(names(&format!("0::/system.slice/docker-{id}.scope"), &id));
         assert!(!names("0::/user.slice", &id));
-        assert!(!names("0::/user.slice", ""), "anything contains nothing");
+        assert!(!names("0::/user.slice", ""), "an empty id matches no group");
         assert!(!is_in(&id, std::process::id() as i32));
     }
 
@@ -204,11 +204,11 @@ mod tests {
     }
 
     #[test]
-    fn what_belongs_is_found_by_group_and_by_descent() {
+    fn processes_of_a_command_are_found_by_group_and_by_descent() {
         let of = |parent, group| Stat { parent, group };
         let processes =
             HashMap::from([(10, of(1, 10)), (11, of(10, 11)), (12, of(11, 12)), (13, of(1, 10)), (14, of(1, 14))]);
-        let mut found = belonging(&processes, 10, "SANDBOXD_COMMAND=none");
+        let mut found = processes_of(&processes, 10, "SANDBOXD_COMMAND=none");
         found.sort_unstable();
         assert_eq!(found, [10, 11, 12, 13]);
     }

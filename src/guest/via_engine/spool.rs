@@ -1,4 +1,4 @@
-//! A file of the service's own without a name, for content whose length has to be known before it is sent on.
+//! An unnamed file of the service, for content whose length must be known before it is sent.
 
 use std::fs::{self, OpenOptions};
 use std::io;
@@ -14,8 +14,8 @@ use tokio::io::{AsyncReadExt, AsyncSeekExt, AsyncWriteExt};
 use super::{failed, other};
 use crate::engine::guest::Upload;
 
-/// The host's disk is not the sandbox's.
-const LONGEST: u64 = 4 << 30;
+/// The longest file. The host's disk does not belong to the sandbox.
+const MAX_LENGTH: u64 = 4 << 30;
 
 const PART: usize = 64 << 10;
 
@@ -38,13 +38,16 @@ impl Spool {
 
     pub(super) async fn append(&mut self, bytes: &[u8]) -> Result<(), Failure> {
         self.length += bytes.len() as u64;
-        if self.length > LONGEST {
-            return Err(failed(Errno::FBIG, format!("through the engine, a file is at most {LONGEST} bytes long")));
+        if self.length > MAX_LENGTH {
+            return Err(failed(
+                Errno::FBIG,
+                format!("a file that is written through the engine must have at most {MAX_LENGTH} bytes"),
+            ));
         }
         self.file.write_all(bytes).await.map_err(other)
     }
 
-    /// All of it, between these.
+    /// Returns the content as a stream, between `before` and `after`.
     pub(super) async fn between(mut self, before: Vec<u8>, after: Vec<u8>) -> io::Result<Upload> {
         self.file.flush().await?;
         self.file.rewind().await?;

@@ -1,8 +1,9 @@
-//! Trees through the engine's archives, which are what they are.
+//! Trees through the engine's archives.
 //!
-//! The engine unpacks an archive within the container, whatever is in it. That it stays below its directory is seen to
-//! here, entry by entry, as the archive passes by: what would lead out is refused, and so is what would go through a link
-//! of the same archive. A link that is in the sandbox already is the engine's to follow, and leads nowhere but there.
+//! The engine unpacks any archive within the container. This module checks entry by entry, as the archive passes, that
+//! it stays below its directory: an entry that would lead out is refused, and so is an entry that goes through a link
+//! of the same archive. The engine follows links that already exist in the sandbox, and they cannot lead out of the
+//! sandbox.
 
 use std::collections::HashSet;
 
@@ -18,17 +19,17 @@ use super::frames::{Reader, Writer};
 use super::names::Owner;
 use super::{GuestViaEngine, other};
 
-/// Links that one archive may have, so that they can be remembered.
-const MOST_LINKS: usize = 10_000;
+/// The most links of one archive, because all of them are remembered.
+const MAX_LINKS: usize = 10_000;
 
-/// Parts on their way to the engine.
-const WAITING: usize = 4;
+/// The most parts that wait to be sent to the engine.
+const MAX_QUEUED_PARTS: usize = 4;
 
 impl GuestViaEngine {
     pub(super) async fn read_tree(&self, path: &Bytes, writer: &mut Writer) -> Result<(), Failure> {
         let (path, reading) = self.follow(&self.place(path).await?).await?;
         if reading.entry.kind != Kind::Directory {
-            return Err(super::failed(rustix::io::Errno::NOTDIR, "it is not a directory"));
+            return Err(super::failed(rustix::io::Errno::NOTDIR, "not a directory"));
         }
         drop(reading);
         let mut archive = self.engine.read_archive(&self.container, &format!("{path}/.")).await?;
@@ -47,7 +48,7 @@ impl GuestViaEngine {
             }
         }
         reader.finish().map_err(other)?;
-        writer.event(&told(totals)).await;
+        writer.event(&tree_event(totals)).await;
         Ok(())
     }
 
@@ -64,12 +65,12 @@ impl GuestViaEngine {
         }
         let (path, target) = self.follow(&path).await?;
         if target.entry.kind != Kind::Directory {
-            return Err(super::failed(rustix::io::Errno::NOTDIR, "it is not a directory"));
+            return Err(super::failed(rustix::io::Errno::NOTDIR, "not a directory"));
         }
         drop(target);
-        let (sender, mut parts) = mpsc::channel::<std::io::Result<Part>>(WAITING);
+        let (sender, mut parts) = mpsc::channel::<std::io::Result<Part>>(MAX_QUEUED_PARTS);
         let archive = futures_util::stream::poll_fn(move |context| parts.poll_recv(context)).boxed();
-        let mut checking = Checking { owner: self.owner().await?, ..Checking::default() };
+        let mut filter = ArchiveFilter { owner: self.owner().await?, ..ArchiveFilter::default() };
         let checked = async {
             loop {
                 let (bytes, end) = match reader.next().await {
@@ -78,22 +79,22 @@ impl GuestViaEngine {
                     Some(_) => continue,
                     None => return Err(other("the caller is gone")),
                 };
-                let rewritten = match checking.pass(&bytes) {
-                    Ok(rewritten) if end => checking.finish().map(|()| [rewritten, END.to_vec()].concat()),
+                let rewritten = match filter.pass(&bytes) {
+                    Ok(rewritten) if end => filter.finish().map(|()| [rewritten, END.to_vec()].concat()),
                     outcome => outcome,
                 };
                 match rewritten {
-                    // What the engine has against it, it says itself.
+                    // The engine reports its own errors.
                     Ok(part) => drop(sender.send(Ok(part.into())).await),
                     Err(failure) => {
-                        // Cut off, so that the engine does not take what came before for all of it.
+                        // The upload is aborted, so that the engine does not take the first part for the whole archive.
                         let _ = sender.send(Err(std::io::ErrorKind::InvalidData.into())).await;
                         return Err(failure);
                     }
                 }
                 if end {
                     drop(sender);
-                    return Ok(checking.totals);
+                    return Ok(filter.totals);
                 }
             }
         };
@@ -101,32 +102,33 @@ impl GuestViaEngine {
         let (totals, written) = tokio::join!(checked, writing);
         let totals = totals?;
         written?;
-        writer.event(&told(totals)).await;
+        writer.event(&tree_event(totals)).await;
         Ok(())
     }
 }
 
-/// An archive that passes by.
+/// A filter of an archive.
 #[derive(Default)]
-struct Checking {
+struct ArchiveFilter {
     owner: Owner,
     reader: tar::Reader,
     links: HashSet<Vec<u8>>,
-    /// The entry that is passing, and what follows its content.
-    passing: Option<(Vec<u8>, usize)>,
+    /// The name and the padding of the current entry.
+    current: Option<(Vec<u8>, usize)>,
     totals: Totals,
 }
 
-impl Checking {
-    /// What is to go on of these bytes: the same, as the owner's, without what is no file, directory or link.
+impl ArchiveFilter {
+    /// Returns the filtered bytes: with the owner replaced, and without entries that are not files, directories or
+    /// links.
     fn pass(&mut self, mut bytes: &[u8]) -> Result<Vec<u8>, Failure> {
         let mut out = Vec::with_capacity(bytes.len() + tar::BLOCK);
-        while let Some(item) = self.reader.next(&mut bytes).map_err(|error| self.about_passing(error))? {
+        while let Some(item) = self.reader.next(&mut bytes).map_err(|error| self.current_failure(error))? {
             match item {
                 Item::Entry(entry) => self.begin(entry, &mut out)?,
                 Item::Data(data) => out.extend_from_slice(data),
                 Item::EndOfEntry => {
-                    let (_, padding) = self.passing.take().unwrap_or_default();
+                    let (_, padding) = self.current.take().unwrap_or_default();
                     out.resize(out.len() + padding, 0);
                 }
             }
@@ -135,30 +137,30 @@ impl Checking {
     }
 
     fn finish(&self) -> Result<(), Failure> {
-        self.reader.finish().map_err(|error| self.about_passing(error))
+        self.reader.finish().map_err(|error| self.current_failure(error))
     }
 
-    fn about_passing(&self, error: tar::TarError) -> Failure {
-        match &self.passing {
-            Some((name, _)) => about(name, error),
+    fn current_failure(&self, error: tar::TarError) -> Failure {
+        match &self.current {
+            Some((name, _)) => entry_failure(name, error),
             None => other(error),
         }
     }
 
     fn begin(&mut self, mut entry: tar::Entry, out: &mut Vec<u8>) -> Result<(), Failure> {
         let shown = entry.name.clone();
-        let name = self.checked(&entry.name).map_err(|error| about(&shown, error))?;
+        let name = self.checked(&entry.name).map_err(|error| entry_failure(&shown, error))?;
         count(&entry, &mut self.totals);
         match &mut entry.kind {
             Kind::Other => return Ok(()),
-            // It is there and stays as it is.
+            // The directory exists and is not changed.
             Kind::Directory if name.is_empty() => return Ok(()),
-            Kind::Same { name: known } => *known = self.checked(known).map_err(|error| about(&shown, error))?,
-            Kind::Link { .. } if self.links.len() == MOST_LINKS => {
-                return Err(about(&shown, format!("there are more than {MOST_LINKS} links")));
+            Kind::Same { name: known } => *known = self.checked(known).map_err(|error| entry_failure(&shown, error))?,
+            Kind::Link { .. } if self.links.len() == MAX_LINKS => {
+                return Err(entry_failure(&shown, format!("the archive has more than {MAX_LINKS} symbolic links")));
             }
             Kind::Link { .. } => drop(self.links.insert(name.clone())),
-            Kind::File => self.passing = Some((shown, padding(entry.size))),
+            Kind::File => self.current = Some((shown, padding(entry.size))),
             Kind::Directory => {}
         }
         (entry.name, entry.user, entry.group) = (name, self.owner.user, self.owner.group);
@@ -177,7 +179,7 @@ impl Checking {
     }
 }
 
-fn about(name: &[u8], error: impl ToString) -> Failure {
+fn entry_failure(name: &[u8], error: impl ToString) -> Failure {
     other(format!("{}: {}", String::from_utf8_lossy(name).escape_debug(), error.to_string()))
 }
 
@@ -191,7 +193,7 @@ fn count(entry: &tar::Entry, totals: &mut Totals) {
     }
 }
 
-fn told(Totals { entries, bytes, skipped }: Totals) -> Event {
+fn tree_event(Totals { entries, bytes, skipped }: Totals) -> Event {
     Event::Tree { entries, bytes, skipped }
 }
 
@@ -210,24 +212,24 @@ mod tests {
             archive.resize(archive.len() + entry.size as usize + padding(entry.size), b'x');
         }
         archive.extend_from_slice(&END);
-        let mut checking = Checking { owner: Owner { user: 1, group: 2 }, ..Checking::default() };
+        let mut filter = ArchiveFilter { owner: Owner { user: 1, group: 2 }, ..ArchiveFilter::default() };
         let mut passed = Vec::new();
         let shown = |failure: Failure| String::from_utf8_lossy(&failure.message.0).into_owned();
         for part in archive.chunks(300) {
-            passed.extend(checking.pass(part).map_err(shown)?);
+            passed.extend(filter.pass(part).map_err(shown)?);
         }
-        checking.finish().map_err(shown)?;
+        filter.finish().map_err(shown)?;
         let (mut reader, mut rest, mut found) = (tar::Reader::default(), &passed[..], Vec::new());
         while let Some(item) = reader.next(&mut rest).expect("an archive") {
             if let Item::Entry(entry) = item {
                 found.push(entry);
             }
         }
-        Ok((found, checking.totals))
+        Ok((found, filter.totals))
     }
 
     #[test]
-    fn what_passes_is_the_owners_and_nobody_elses_program() {
+    fn entries_get_the_owner_and_lose_set_user_id() {
         let mut file = entry("./a/b", Kind::File);
         file.size = 700;
         let (found, totals) =
@@ -238,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_lead_out_does_not_pass() {
+    fn entries_that_lead_out_are_refused() {
         let link = Kind::Link { target: b"/".into() };
         for hostile in [
             vec![entry("../a", Kind::File)],

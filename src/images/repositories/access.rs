@@ -1,4 +1,4 @@
-//! What git needs to get at a repository, for as long as one look takes.
+//! The configuration and credentials of one git call.
 
 use std::ffi::OsString;
 use std::fs::{DirBuilder, File};
@@ -20,7 +20,7 @@ pub(super) enum AccessError {
     Disk { path: PathBuf, error: io::Error },
 }
 
-/// What git and its helpers may need of our environment to reach others.
+/// The service's variables that git and its helpers may need for the network.
 const PASSED: [&str; 10] = [
     "PATH",
     "HTTPS_PROXY",
@@ -34,9 +34,9 @@ const PASSED: [&str; 10] = [
     "SSH_AUTH_SOCK",
 ];
 
-/// Asked by git for user and password, in words such as `Password for 'https://me@host': `. It has neither in its text,
-/// and gives them to nobody but the host that they are for: git may have been sent on to another. The host is what comes
-/// last, whatever a user's name looks like.
+/// The program that git runs for the user and the password, with a prompt such as `Password for 'https://me@host': `.
+/// It reads both from files, and prints them only for their own host: a redirect may have led git to another one. The
+/// host is the part after the last `@`, because a user name may contain `@`.
 const ASKPASS: &str = r#"#!/bin/sh
 asked=${1%"': "}
 scheme=${asked#*"'"}
@@ -48,18 +48,19 @@ Username*) exec cat "${0%/*}/user" ;;
 esac
 "#;
 
+/// A temporary directory with git's configuration and credentials.
 #[derive(Debug)]
 pub(super) struct Access {
-    place: Temporary,
+    directory: Temporary,
     is_ssh: bool,
-    knows_hosts: bool,
+    has_known_hosts: bool,
     protocols: &'static str,
     secret: Option<Secret>,
 }
 
 impl Access {
     pub(super) async fn prepare(
-        directory: &Path,
+        parent: &Path,
         repository: &Repository,
         address: &Address<'_>,
         credentials: &Credentials,
@@ -67,10 +68,10 @@ impl Access {
     ) -> Result<Self, AccessError> {
         let secret = credentials.read().await?;
         let is_ssh = address.is_ssh();
-        let place = Temporary::named(directory, &repository.name, "access");
-        let disk = |error| AccessError::Disk { path: place.path().to_owned(), error };
-        DirBuilder::new().mode(0o700).create(place.path()).map_err(disk)?;
-        let write = |name: &str, content: &str, mode| write(&place.path().join(name), content, mode).map_err(disk);
+        let directory = Temporary::named(parent, &repository.name, "access");
+        let disk = |error| AccessError::Disk { path: directory.path().to_owned(), error };
+        DirBuilder::new().mode(0o700).create(directory.path()).map_err(disk)?;
+        let write = |name: &str, content: &str, mode| write(&directory.path().join(name), content, mode).map_err(disk);
         write("config", &configuration(address), 0o600)?;
         match &secret {
             Some(key) if is_ssh => write("key", &format!("{}\n", key.expose().trim_end()), 0o600)?,
@@ -84,13 +85,13 @@ impl Access {
             None => {}
         }
         if let Some(file) = known_hosts {
-            symlink(file, place.path().join("known_hosts")).map_err(disk)?;
+            symlink(file, directory.path().join("known_hosts")).map_err(disk)?;
         }
-        Ok(Self { place, is_ssh, knows_hosts: known_hosts.is_some(), protocols: address.protocols(), secret })
+        Ok(Self { directory, is_ssh, has_known_hosts: known_hosts.is_some(), protocols: address.protocols(), secret })
     }
 
     pub(super) fn environment(&self) -> Vec<(&'static str, OsString)> {
-        let path = |name: &str| self.place.path().join(name).into_os_string();
+        let path = |name: &str| self.directory.path().join(name).into_os_string();
         let mut variables: Vec<_> =
             PASSED.into_iter().filter_map(|name| Some((name, std::env::var_os(name)?))).collect();
         variables.extend([
@@ -98,9 +99,9 @@ impl Access {
             ("LC_ALL", "C".into()),
             ("GIT_CONFIG_NOSYSTEM", "1".into()),
             ("GIT_CONFIG_GLOBAL", path("config")),
-            // Whatever it is sent on to.
+            // Applies also to redirects.
             ("GIT_ALLOW_PROTOCOL", self.protocols.into()),
-            // Whoever has no answer fails at once instead of asking a terminal.
+            // Missing credentials must fail at once instead of prompting at a terminal.
             ("GIT_TERMINAL_PROMPT", "0".into()),
         ]);
         match &self.secret {
@@ -111,14 +112,14 @@ impl Access {
         variables
     }
 
-    /// Shows nothing to a host that is not known, whatever the user's own settings are.
+    /// Returns the ssh command. It refuses unknown hosts, regardless of the user's settings.
     fn ssh(&self) -> String {
-        let path = |name: &str| self.place.path().join(name).display().to_string();
+        let path = |name: &str| self.directory.path().join(name).display().to_string();
         let mut words = vec!["-oBatchMode=yes".to_owned(), "-oStrictHostKeyChecking=yes".to_owned()];
         if self.secret.is_some() {
             words.extend(["-oIdentitiesOnly=yes".to_owned(), "-i".to_owned(), path("key")]);
         }
-        if self.knows_hosts {
+        if self.has_known_hosts {
             words.push(format!("-oUserKnownHostsFile=\"{}\"", path("known_hosts")));
             words.push("-oGlobalKnownHostsFile=/dev/null".to_owned());
         }
@@ -126,14 +127,14 @@ impl Access {
         "ssh".to_owned() + &words.into_iter().map(quoted).collect::<String>()
     }
 
-    /// What git said, without the secret, should it ever repeat it.
-    pub(super) fn redacted(&self, said: &str) -> String {
-        self.secret.as_ref().map_or_else(|| said.to_owned(), |secret| secret.struck_from(said))
+    /// Returns git's output without the secret.
+    pub(super) fn redact(&self, output: &str) -> String {
+        self.secret.as_ref().map_or_else(|| output.to_owned(), |secret| secret.redact(output))
     }
 }
 
-/// Nothing that could keep what it is told, nothing of the repository that is run, and no quarrel about whose a local
-/// repository is.
+/// Returns git's configuration: no credential helper that could store a secret, no hooks of the repository, and no
+/// ownership check for a local repository.
 fn configuration(address: &Address<'_>) -> String {
     let local = address.local().map(|path| path.to_string_lossy().replace('\\', "\\\\").replace('"', "\\\""));
     let safe = local.map(|path| format!("[safe]\n\tdirectory = \"{path}\"\n")).unwrap_or_default();
@@ -180,7 +181,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let access = access(directory.path(), "https://host:8443/app.git", None).await;
         let answer = |prompt: &str| {
-            let output = Command::new("sh").arg(access.place.path().join("askpass")).arg(prompt).output().unwrap();
+            let output = Command::new("sh").arg(access.directory.path().join("askpass")).arg(prompt).output().unwrap();
             output.status.success().then(|| String::from_utf8(output.stdout).unwrap())
         };
         assert_eq!(answer("Username for 'https://host:8443': ").as_deref(), Some("me"));
@@ -204,7 +205,7 @@ mod tests {
         let command = variables.iter().find(|(name, _)| *name == "GIT_SSH_COMMAND").unwrap().1.to_str().unwrap();
         let words = Command::new("sh").args(["-c", &format!("printf '%s\\n' {command}")]).output().unwrap().stdout;
         let words = String::from_utf8(words).unwrap();
-        let place = access.place.path().display();
+        let place = access.directory.path().display();
         assert!(words.contains("-oStrictHostKeyChecking=yes\n") && words.contains("-oBatchMode=yes\n"), "{words}");
         assert!(words.contains(&format!("-i\n{place}/key\n")), "{words}");
         assert!(words.contains(&format!("-oUserKnownHostsFile=\"{place}/known_hosts\"\n")), "{words}");

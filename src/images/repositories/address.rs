@@ -1,19 +1,19 @@
-//! Where a repository is, and how far its submodules may be trusted.
+//! The address of a repository, and the rules for the addresses of its submodules.
 //!
-//! The addresses of submodules come from the repository, and so from whoever can write to it. None of them may make the
-//! service show credentials to another host, or read what is on this one:
+//! The addresses of submodules come from the repository, so every user with write access to it controls them. None of
+//! them may make the service send credentials to another host, or read files of this host:
 //!
 //! ```text
 //! main repository    a submodule
 //! https://host/…     https; with the credentials if it is at the same host, without them otherwise
-//! http://host/…      http or https, alike
-//! ssh://host/…       ssh at the same host alone: whoever is asked to let a key in learns of it
+//! http://host/…      http or https, by the same rule
+//! ssh://host/…       ssh at the same host only: a login attempt reveals the key to the host
 //! a directory        a directory below the one that holds the main repository
 //! ```
 
 use std::path::{Component, Path};
 
-/// An address, as far as it matters who is there.
+/// The address of a repository, reduced to its protocol and host or path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Address<'a> {
     Http(Host<'a>),
@@ -22,13 +22,13 @@ pub(super) enum Address<'a> {
     Local(&'a Path),
 }
 
-/// In lower case or not; without the user.
+/// A host without the user. Case does not matter.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Host<'a> {
     name: &'a str,
     port: u16,
-    /// As it was written.
-    spelt: &'a str,
+    /// The host and port as written.
+    written: &'a str,
 }
 
 impl PartialEq for Host<'_> {
@@ -39,15 +39,15 @@ impl PartialEq for Host<'_> {
 
 impl Eq for Host<'_> {}
 
-/// Whether credentials go along.
+/// Whether a submodule is fetched with the repository's credentials.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Trust {
-    Same,
-    Stranger,
+    WithCredentials,
+    WithoutCredentials,
 }
 
 impl<'a> Address<'a> {
-    /// `None` for what git may understand and we do not, or what has a password in it.
+    /// Parses an address. Returns `None` for other forms that git may accept, and for an address with a password.
     pub(super) fn parse(url: &'a str) -> Option<Self> {
         if url.chars().any(|c| c.is_control() || c.is_whitespace()) {
             return None;
@@ -61,7 +61,7 @@ impl<'a> Address<'a> {
             Some(("ssh", rest)) => Some(Self::Ssh(host(rest, 22)?)),
             Some(("file", path)) if path.starts_with('/') => Some(Self::Local(Path::new(path))),
             Some(_) => None,
-            // As in `git@host:path`. With a second colon it is one of git's helpers, which run programs.
+            // The short form `git@host:path`. A double colon selects a git remote helper, which runs programs.
             None => {
                 let (place, path) = url.split_once(':')?;
                 let short = !place.contains('/') && !path.starts_with(':');
@@ -70,11 +70,11 @@ impl<'a> Address<'a> {
         }
     }
 
-    /// The protocols that git may use to get there, as it takes them.
+    /// Returns the protocols that git may use, in the form of `GIT_ALLOW_PROTOCOL`.
     pub(super) fn protocols(&self) -> &'static str {
         match self {
             Self::Https(_) => "https",
-            // It may be sent on to the safer one.
+            // A redirect may lead to https.
             Self::Http(_) => "http:https",
             Self::Ssh(_) => "ssh",
             Self::Local(_) => "file",
@@ -92,44 +92,44 @@ impl<'a> Address<'a> {
         }
     }
 
-    /// As git spells it when it asks for a password.
+    /// Returns the origin as git writes it in a password prompt.
     pub(super) fn origin(&self) -> Option<String> {
         match self {
-            Self::Https(host) => Some(format!("https://{}", host.spelt)),
-            Self::Http(host) => Some(format!("http://{}", host.spelt)),
+            Self::Https(host) => Some(format!("https://{}", host.written)),
+            Self::Http(host) => Some(format!("http://{}", host.written)),
             _ => None,
         }
     }
 
-    /// Whether a repository at this address may have a submodule at that one, and how it is to be got.
+    /// Returns how a submodule at that address is fetched; `None` if a repository at this address may not have it.
     pub(super) fn admits(&self, submodule: &Address<'_>) -> Option<Trust> {
-        let trust = |same| if same { Trust::Same } else { Trust::Stranger };
+        let trust = |same| if same { Trust::WithCredentials } else { Trust::WithoutCredentials };
         match (self, submodule) {
             (Self::Https(main), Address::Https(other)) | (Self::Http(main), Address::Http(other)) => {
                 Some(trust(main == other))
             }
-            (Self::Http(_), Address::Https(_)) => Some(Trust::Stranger),
-            (Self::Ssh(main), Address::Ssh(other)) => (main == other).then_some(Trust::Same),
+            (Self::Http(_), Address::Https(_)) => Some(Trust::WithoutCredentials),
+            (Self::Ssh(main), Address::Ssh(other)) => (main == other).then_some(Trust::WithCredentials),
             (Self::Local(main), Address::Local(other)) => {
                 let plain = other.components().all(|part| matches!(part, Component::RootDir | Component::Normal(_)));
                 let beside = main.parent().is_some_and(|parent| other.starts_with(parent) && *other != parent);
-                (plain && beside).then_some(Trust::Same)
+                (plain && beside).then_some(Trust::WithCredentials)
             }
             _ => None,
         }
     }
 }
 
-/// Of what follows the scheme. Only letters that mean the same to everybody who reads it.
+/// Parses the host after the scheme. Allows only characters that every URL parser reads alike.
 fn host(rest: &str, usual_port: u16) -> Option<Host<'_>> {
     let place = rest.split('/').next()?;
-    let (user, spelt) = place.rsplit_once('@').unwrap_or(("", place));
+    let (user, written) = place.rsplit_once('@').unwrap_or(("", place));
     let plain = |text: &str, more: &str| text.chars().all(|c| c.is_ascii_alphanumeric() || more.contains(c));
-    let (name, port, is_name) = match spelt.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+    let (name, port, is_name) = match written.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
         Some((number, port)) => (number, port, plain(number, ":")),
         None => {
-            let end = spelt.find(':').unwrap_or(spelt.len());
-            let (name, port) = spelt.split_at(end);
+            let end = written.find(':').unwrap_or(written.len());
+            let (name, port) = written.split_at(end);
             (name, port, name.starts_with(|c: char| c.is_ascii_alphanumeric()) && plain(name, "-._"))
         }
     };
@@ -138,7 +138,7 @@ fn host(rest: &str, usual_port: u16) -> Option<Host<'_>> {
         None if port.is_empty() => usual_port,
         None => return None,
     };
-    (is_name && plain(user, "-._+~%") && !user.starts_with('-')).then_some(Host { name, port, spelt })
+    (is_name && plain(user, "-._+~%") && !user.starts_with('-')).then_some(Host { name, port, written })
 }
 
 #[cfg(test)]
@@ -160,7 +160,7 @@ mod tests {
             ("/srv/git/a.git", "/srv/git/deeper/b.git"),
             ("file:///srv/git/a.git", "/srv/git/b.git"),
         ] {
-            assert_eq!(admitted(main, submodule), Some(Trust::Same), "{submodule}");
+            assert_eq!(admitted(main, submodule), Some(Trust::WithCredentials), "{submodule}");
         }
         for (main, submodule) in [
             ("https://host/a.git", "https://host.evil/b.git"),
@@ -168,12 +168,12 @@ mod tests {
             ("https://host/a.git", "https://host:8443/b.git"),
             ("http://host/a.git", "https://host/b.git"),
         ] {
-            assert_eq!(admitted(main, submodule), Some(Trust::Stranger), "{submodule}");
+            assert_eq!(admitted(main, submodule), Some(Trust::WithoutCredentials), "{submodule}");
         }
     }
 
     #[test]
-    fn a_submodule_reads_nothing_of_this_host_and_runs_nothing_on_it() {
+    fn a_submodule_cannot_read_files_or_run_programs_of_this_host() {
         for submodule in [
             "/etc",
             "file:///srv/a.git",

@@ -1,8 +1,8 @@
-//! The submodules of a repository, and theirs.
+//! Fetches the submodules of a repository, recursively.
 //!
-//! What a repository says about them is not trusted: each address is judged before git goes there, and git goes there
-//! with the credentials and protocols of that address alone. Paths and commits are those of the repository's own tree,
-//! and git itself keeps the paths within the checkout.
+//! The repository's description of them is not trusted: each address is checked before git connects to it, and git uses
+//! only the credentials and protocols of that address. Paths and commits come from the repository's own tree, and git
+//! itself keeps the paths within the checkout.
 
 use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
@@ -13,17 +13,17 @@ use super::address::{Address, Trust};
 use super::{GitError, GitSources};
 use crate::images::credentials::Credentials;
 
-/// As the repository's files say it.
+/// The repository's list of submodules.
 const DESCRIPTION: &str = ".gitmodules";
 
 struct Submodule {
     path: String,
-    /// Relative ones are resolved.
+    /// Absolute: relative urls are resolved.
     url: String,
 }
 
 impl GitSources {
-    /// Fills in the submodules of a checkout.
+    /// Adds the submodules to a checkout.
     pub(super) async fn add_submodules(
         &self,
         repository: &Repository,
@@ -38,14 +38,14 @@ impl GitSources {
                 let trusted = address.and_then(|address| Some((main.admits(&address)?, address)));
                 let Some((trust, address)) = trusted else { return Err(GitError::Submodule { path }) };
                 let credentials = match trust {
-                    Trust::Same => self.credentials_of(repository),
-                    Trust::Stranger => &Credentials::None,
+                    Trust::WithCredentials => self.credentials_of(repository),
+                    Trust::WithoutCredentials => &Credentials::None,
                 };
                 let access = self.access(repository, &address, credentials).await?;
                 let update = ["-C", at, "submodule", "--quiet", "update", "--checkout", "--", &path];
                 self.git(&access, "submodule update", update).await?;
                 let below = directory.join(&path);
-                // Else git would take its parent for it.
+                // Without a `.git`, git would use the parent repository.
                 if below.join(".git").exists() {
                     left.push(below);
                 }
@@ -61,26 +61,27 @@ impl GitSources {
         }
         let at = directory.to_str().unwrap_or_default();
         let here = self.access(repository, &Address::Local(directory), &Credentials::None).await?;
-        // Takes over those that are in the tree, and resolves their addresses.
+        // Registers the submodules of the tree and resolves their urls.
         self.git(&here, "submodule init", ["-C", at, "submodule", "--quiet", "init"]).await?;
         let own = self.git(&here, "config", ["-C", at, "config", "--local", "--null", "--list"]).await?;
         let committed = format!("HEAD:{DESCRIPTION}");
-        let told = self.git(&here, "config", ["-C", at, "config", "--blob", &committed, "--null", "--list"]).await?;
-        let mut paths = settings(&told, "path");
+        let listed = self.git(&here, "config", ["-C", at, "config", "--blob", &committed, "--null", "--list"]).await?;
+        let mut paths = settings(&listed, "path");
         let urls = settings(&own, "url");
         let found = urls.into_iter().filter_map(|(name, url)| Some(Submodule { path: paths.remove(&name)?, url }));
-        found.map(within_the_checkout).collect()
+        found.map(check_path).collect()
     }
 }
 
-fn within_the_checkout(submodule: Submodule) -> Result<Submodule, GitError> {
+fn check_path(submodule: Submodule) -> Result<Submodule, GitError> {
     match Path::new(&submodule.path).components().all(|part| matches!(part, Component::Normal(_))) {
         true => Ok(submodule),
         false => Err(GitError::Submodule { path: submodule.path }),
     }
 }
 
-/// What git lists as `submodule.<name>.<key>`, a line and its value, each ended by a zero.
+/// Returns the values of `submodule.<name>.<key>` by name. Git lists each key on a line before its value and ends it
+/// with a NUL.
 fn settings(listed: &str, key: &str) -> BTreeMap<String, String> {
     let of_submodule = |entry: &str| {
         let (name, value) = entry.split_once('\n')?;
@@ -103,7 +104,7 @@ mod tests {
 
     #[test]
     fn a_path_stays_within_the_checkout() {
-        let at = |path: &str| within_the_checkout(Submodule { path: path.into(), url: String::new() }).is_ok();
+        let at = |path: &str| check_path(Submodule { path: path.into(), url: String::new() }).is_ok();
         assert!(at("lib") && at("deep/lib"));
         assert!(!at("../lib") && !at("/lib") && !at("a/../../lib"));
     }

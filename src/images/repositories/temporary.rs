@@ -1,16 +1,16 @@
-//! Directories that last as long as they are needed, and no longer than the next start of the service.
+//! Temporary directories. The next start of the service removes leftovers.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
-use sandboxd_actors::ports::repositories::Held;
+use sandboxd_actors::ports::repositories::CheckoutGuard;
 use uuid::Uuid;
 
-/// A name that nothing has yet. What is there in the end is removed.
+/// A unique path. Dropping it removes the directory there.
 #[derive(Debug)]
 pub(super) struct Temporary(PathBuf);
 
-/// Ends the name of a repository, which has none in it.
+/// Ends the name of a repository, which contains no dot.
 const MARK: char = '.';
 const KINDS: [&str; 2] = ["checkout-", "access-"];
 
@@ -24,24 +24,24 @@ impl Temporary {
     }
 }
 
-impl Held for Temporary {}
+impl CheckoutGuard for Temporary {}
 
 impl Drop for Temporary {
     fn drop(&mut self) {
         let path = std::mem::take(&mut self.0);
-        // A checkout may be large, and others wait for this thread.
+        // The removal of a large checkout must not block the runtime's thread.
         std::thread::spawn(move || {
             if let Err(error) = std::fs::remove_dir_all(&path)
                 && error.kind() != io::ErrorKind::NotFound
             {
-                tracing::warn!(path = %path.display(), %error, "a temporary directory is not removed");
+                tracing::warn!(path = %path.display(), %error, "temporary directory not removed");
             }
         });
     }
 }
 
-/// Removes what a service that was killed could not.
-pub(super) fn clear(directory: &Path) -> io::Result<()> {
+/// Removes the temporary directories of a service that was killed.
+pub(super) fn remove_leftovers(directory: &Path) -> io::Result<()> {
     for entry in std::fs::read_dir(directory)? {
         let entry = entry?;
         let name = entry.file_name();

@@ -1,11 +1,11 @@
-//! Files that are refused: without a change to them, and with a way out.
+//! Damaged files are refused without being changed, and with advice.
 
 use proptest::prelude::*;
 
 use super::super::schema::{self, MIGRATIONS};
 use super::*;
 
-/// A journal of some pages, closed.
+/// Returns a closed journal of several pages.
 fn filled() -> Place {
     let place = Place::new();
     let mut journal = place.opened();
@@ -15,7 +15,7 @@ fn filled() -> Place {
     place
 }
 
-/// Opens and reads all of it.
+/// Opens a journal and reads it completely.
 fn read(place: &Place) -> Result<(), JournalError> {
     let mut journal = place.open()?;
     journal.load()?;
@@ -23,7 +23,7 @@ fn read(place: &Place) -> Result<(), JournalError> {
     Ok(())
 }
 
-/// Refuses twice, changes nothing, names the file; answers with the error.
+/// Asserts that opening fails twice, names the file and leaves it unchanged; returns the error.
 fn refused(place: &Place) -> JournalError {
     let before = place.bytes();
     let error = place.open().unwrap_err();
@@ -49,7 +49,7 @@ fn garbage_is_refused() {
 }
 
 #[test]
-fn a_database_of_somebody_else_is_refused() {
+fn the_database_of_another_program_is_refused() {
     let place = Place::new();
     Connection::open(&place.file).unwrap().execute_batch("CREATE TABLE journal (instance TEXT)").unwrap();
     assert_corrupt(&place);
@@ -68,10 +68,10 @@ fn a_truncated_journal_is_refused() {
 #[test]
 fn a_log_without_its_journal_is_refused() {
     let place = Place::new();
-    fs::write(beside(&place.file, "-wal"), "what is left").unwrap();
+    fs::write(beside(&place.file, "-wal"), "a log").unwrap();
     assert_corrupt(&place);
     let aside = SqliteJournal::set_aside(&place.file, &instance(), false).unwrap().unwrap();
-    assert_eq!(fs::read(beside(&aside, "-wal")).unwrap(), b"what is left");
+    assert_eq!(fs::read(beside(&aside, "-wal")).unwrap(), b"a log");
     place.opened();
 }
 
@@ -153,7 +153,7 @@ fn setting_aside_keeps_every_part_and_makes_room() {
     let aside = SqliteJournal::set_aside(&place.file, &instance(), true).unwrap().unwrap();
     assert!(aside.to_str().unwrap().contains("journal.db.aside-"), "{}", aside.display());
     let contents = |bytes: BTreeMap<PathBuf, Vec<u8>>| bytes.into_values().collect::<Vec<_>>();
-    assert!(contents(place.bytes()) == contents(before), "renamed, and nothing else");
+    assert!(contents(place.bytes()) == contents(before), "renamed, but changed");
 
     let contents = place.opened().load().unwrap();
     assert!(contents.fresh && contents.sandboxes.is_empty());
@@ -172,8 +172,11 @@ fn a_healthy_journal_is_set_aside_only_by_force() {
         let refused = SqliteJournal::set_aside(&place.file, &instance(), false).unwrap_err();
         assert!(matches!(refused, NotSetAside::Healthy { sandboxes: 200, .. }), "{refused}");
         assert!(refused.to_string().contains("--force"), "{refused}");
-        let stranger = SqliteJournal::set_aside(&place.file, &"other".parse().unwrap(), false).unwrap_err();
-        assert!(matches!(stranger, NotSetAside::Unusable(JournalError::OtherInstance { .. })), "{stranger}");
+        let other_instance = SqliteJournal::set_aside(&place.file, &"other".parse().unwrap(), false).unwrap_err();
+        assert!(
+            matches!(other_instance, NotSetAside::Unusable(JournalError::OtherInstance { .. })),
+            "{other_instance}"
+        );
         assert!(place.bytes() == before, "refused, but changed");
         assert!(SqliteJournal::set_aside(&place.file, &instance(), true).unwrap().is_some());
     }
@@ -196,7 +199,7 @@ fn a_journal_that_cannot_be_used_is_set_aside_without_force() {
 }
 
 #[test]
-fn what_a_creation_that_broke_off_left_is_no_journal() {
+fn an_interrupted_creation_leaves_no_journal() {
     let place = Place::new();
     for part in PARTS {
         fs::write(beside(&beside(&place.file, ".new"), part), "half").unwrap();
@@ -209,7 +212,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
     #[test]
-    fn flipped_bytes_never_panic_and_a_refusal_changes_nothing(
+    fn flipped_bytes_never_panic_and_a_refused_file_is_unchanged(
         flips in prop::collection::vec((any::<prop::sample::Index>(), 1u8..), 1..40)
     ) {
         let place = Place::new();

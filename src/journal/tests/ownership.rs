@@ -17,14 +17,15 @@ fn only_its_owner_may_read_a_journal() {
 }
 
 #[test]
-fn a_second_opener_is_refused_and_told_by_whom() {
+fn a_second_opener_is_refused_with_the_owners_process_id() {
     let place = Place::new();
     let mut journal = place.opened();
     let in_use = place.open().unwrap_err();
     assert!(matches!(in_use, JournalError::Busy { .. }), "{in_use}");
     let not_aside = SqliteJournal::set_aside(&place.file, &instance(), true).unwrap_err();
-    for told in [in_use.to_string(), not_aside.to_string()] {
-        assert!(told.contains(&format!("process {}", std::process::id())) && told.contains("state.dir"), "{told}");
+    for message in [in_use.to_string(), not_aside.to_string()] {
+        assert!(message.contains(&format!("process {}", std::process::id())), "{message}");
+        assert!(message.contains("state.dir"), "{message}");
     }
     journal.commit(&[save(1)]).unwrap();
     drop(journal);

@@ -1,4 +1,4 @@
-//! Whatever a sandbox or a change is made of comes back as it was.
+//! Records and events are read back unchanged.
 
 use std::net::IpAddr;
 
@@ -78,7 +78,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn what_was_saved_is_loaded_unchanged(saved in prop::collection::vec(any_sandbox(), 0..8)) {
+    fn saved_sandboxes_are_loaded_unchanged(saved in prop::collection::vec(any_sandbox(), 0..8)) {
         let place = Place::new();
         let entries: Vec<_> = saved.iter().cloned().map(|sandbox| Entry::Save(Box::new(sandbox))).collect();
         place.opened().commit(&entries).unwrap();
@@ -109,8 +109,8 @@ proptest! {
         place.opened().commit(&entries).unwrap();
         prop_assert_eq!(place.opened().load().unwrap().claims, vec![Arc::new(claim.clone())]);
 
-        let forgotten = Entry::Forget { chat: claim.chat, session: claim.session };
-        place.opened().commit(&[forgotten]).unwrap();
+        let removed = Entry::Remove { chat: claim.chat, session: claim.session };
+        place.opened().commit(&[removed]).unwrap();
         prop_assert_eq!(place.opened().load().unwrap().claims, vec![]);
 
         let replaced = [entries[0].clone(), Entry::Claim(Arc::new(claim)), Entry::Save(Box::new(sandbox(1, 2)))];
@@ -119,10 +119,10 @@ proptest! {
     }
 
     #[test]
-    fn what_was_recorded_is_read_unchanged(changes in prop::collection::vec(any_change(), 0..8)) {
+    fn recorded_events_are_read_unchanged(changes in prop::collection::vec(any_change(), 0..8)) {
         let place = Place::new();
         let mut journal = place.opened();
-        let numbered = (journal.kept.last + 1..).zip(changes);
+        let numbered = (journal.event_range.last + 1..).zip(changes);
         let events: Vec<_> = numbered.map(|(sequence, change)| LifecycleEvent { sequence, change }).collect();
         let entries: Vec<_> = events.iter().cloned().map(|event| Entry::Event(Box::new(event))).collect();
         journal.commit(&entries).unwrap();

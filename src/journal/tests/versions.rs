@@ -1,4 +1,4 @@
-//! From one version of the tables to the next.
+//! Migrations between versions of the tables.
 
 use super::super::schema::{self, MIGRATIONS};
 use super::*;
@@ -22,11 +22,11 @@ fn an_older_journal_is_brought_forward_with_all_it_holds() {
 }
 
 #[test]
-fn a_migration_that_fails_changes_nothing() {
+fn a_failed_migration_is_rolled_back() {
     let place = Place::new();
     drop(place.opened());
     let mut connection = Connection::open(&place.file).unwrap();
-    let broken = [MIGRATIONS, &["CREATE TABLE colours (name TEXT)", "invalid_response"]].concat();
+    let broken = [MIGRATIONS, &["CREATE TABLE colours (name TEXT)", "invalid"]].concat();
     schema::migrate(&mut connection, &broken).unwrap_err();
     assert_eq!(schema::version(&connection).unwrap(), schema::latest(MIGRATIONS));
     drop(connection);
@@ -34,11 +34,11 @@ fn a_migration_that_fails_changes_nothing() {
 }
 
 #[test]
-fn a_journal_of_the_first_version_keeps_what_held_its_sandboxes() {
+fn a_journal_of_the_first_version_keeps_held_until() {
     let place = Place::new();
     let held = Sandbox { held_until: Some(moment(60)), ..sandbox(1, 1) };
     place.opened().commit(&[Entry::Save(Box::new(held.clone()))]).unwrap();
-    place.take_back_to(1, &["leases", "snapshot", "workspace"]);
+    place.downgrade_to(1, &["leases", "snapshot", "workspace"]);
     assert_eq!(sandboxes(&mut place.opened()), [held]);
 }
 
@@ -46,7 +46,7 @@ fn a_journal_of_the_first_version_keeps_what_held_its_sandboxes() {
 fn sandboxes_from_before_there_were_workspaces_are_in_none_and_later_ones_in_theirs() {
     let place = Place::new();
     place.opened().commit(&[save(1)]).unwrap();
-    place.take_back_to(3, &["workspace"]);
+    place.downgrade_to(3, &["workspace"]);
     let mut journal = place.opened();
     assert_eq!(sandboxes(&mut journal), [sandbox(1, 0)]);
     let workspace = Some("8f14e45f-ceea-467f-9a36-dcc2b7c0f3a1".parse().unwrap());
@@ -64,7 +64,7 @@ fn sandboxes_from_before_a_volume_was_optional_keep_theirs_and_later_ones_need_n
     let required = "ALTER TABLE sandboxes DROP COLUMN volume;
                     ALTER TABLE sandboxes ADD COLUMN volume TEXT NOT NULL DEFAULT '/data'";
     connection.execute_batch(required).unwrap();
-    forget_claims(&connection);
+    remove_claims(&connection);
     connection.pragma_update(None, "user_version", 4).unwrap();
     drop(connection);
     let mut journal = place.opened();
@@ -75,10 +75,10 @@ fn sandboxes_from_before_a_volume_was_optional_keep_theirs_and_later_ones_need_n
 }
 
 impl Place {
-    /// As an older version would have left it, which did not know these columns.
-    fn take_back_to(&self, version: i32, unknown: &[&str]) {
+    /// Downgrades the journal to an older version without these columns.
+    fn downgrade_to(&self, version: i32, unknown: &[&str]) {
         let connection = Connection::open(&self.file).unwrap();
-        forget_claims(&connection);
+        remove_claims(&connection);
         for column in unknown {
             connection.execute_batch(&format!("ALTER TABLE sandboxes DROP COLUMN {column}")).unwrap();
         }
@@ -86,8 +86,8 @@ impl Place {
     }
 }
 
-/// As before claims were entries.
-fn forget_claims(connection: &Connection) {
+/// Removes the claims table, as before claims were entries.
+fn remove_claims(connection: &Connection) {
     connection.execute_batch("DROP TABLE claims; ALTER TABLE journal DROP COLUMN claims_in_files").unwrap();
 }
 
@@ -96,7 +96,7 @@ fn the_claims_of_a_journal_from_before_they_were_entries_are_files_until_they_ar
     let place = Place::new();
     place.opened().commit(&[save(1)]).unwrap();
     assert!(!place.opened().load().unwrap().claims_in_files, "a new journal has its own");
-    place.take_back_to(5, &[]);
+    place.downgrade_to(5, &[]);
     let mut journal = place.opened();
     assert!(journal.load().unwrap().claims_in_files);
     let imported = Arc::new(claim(&sandbox(1, 0)));

@@ -1,165 +1,114 @@
-//! A sandbox as the caller reads it.
+//! A sandbox as it is on the wire.
 
-use std::fmt::Display;
-use std::net::IpAddr;
-
-use sandboxd_actors::domain::ids::LeaseId;
-use sandboxd_actors::domain::outcome::Created;
-use sandboxd_actors::domain::sandbox::{Endpoint, Hold, Holder, Sandbox, Status};
+use sandboxd_actors::domain::ids::{ChatId, LeaseId};
+use sandboxd_actors::domain::outcome::{Created, Deletion};
+use sandboxd_actors::domain::sandbox::{Hold, Holder, Reason, Sandbox, Status};
 use sandboxd_actors::ports::clock::Timestamp;
-use serde::Serialize;
+use sandboxd_protocol::sandbox as wire;
+use sandboxd_protocol::sandbox::{
+    CreatedSandbox, DeleteResult, EndsBecause, HoldKind, Idle, IdleBecause, LeasedSandbox,
+};
+use sandboxd_protocol::time::Time;
 
-use crate::protocol::text::{Shown, Time};
+use crate::protocol::words;
 
-#[derive(Serialize)]
-pub(super) struct SandboxFields<'a> {
-    session_id: Shown<&'a dyn Display>,
-    chat_id: Shown<&'a dyn Display>,
-    agent_id: &'a str,
-    workspace_id: Option<Shown<&'a dyn Display>>,
-    volume_host_path: Option<&'a str>,
-    container_id: Option<&'a str>,
-    container_name: &'a str,
-    endpoint: Option<EndpointFields>,
-    status: &'static str,
-    reason: &'static str,
-    message: Option<&'a str>,
-    profile: &'a str,
-    image: &'a str,
-    snapshot_id: Option<Shown<&'a dyn Display>>,
-    created_at: Time,
-    started_at: Option<Time>,
-    last_activity_at: Time,
-    expires_at: Time,
-    idle_expires_at: Time,
-    held_until: Option<Time>,
-    held_by: Vec<HoldFields<'a>>,
-    ends_at: Time,
-    ends_because: &'static str,
-    idle: Idle,
-    /// These two in the answer to a create alone.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    outcome: Option<&'static str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    launch: Option<&'static str>,
-    /// And these two in the answer to a lease.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    lease_id: Option<Shown<&'a dyn Display>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    lease_until: Option<Time>,
-}
-
-impl<'a> SandboxFields<'a> {
-    pub(super) fn of(sandbox: &'a Sandbox, now: Timestamp) -> Self {
-        let (ends_at, ends_because) = sandbox.end();
-        SandboxFields {
-            session_id: Shown(&sandbox.session),
-            chat_id: Shown(&sandbox.chat),
-            agent_id: sandbox.agent.as_str(),
-            workspace_id: sandbox.workspace.as_ref().map(|workspace| Shown(workspace as &dyn Display)),
-            volume_host_path: sandbox.volume.as_ref().map(|volume| volume.as_str()),
-            container_id: sandbox.container.as_ref().map(|id| id.as_str()),
-            container_name: sandbox.container_name.as_str(),
-            endpoint: sandbox.endpoint.map(|Endpoint { ip, port }| EndpointFields { ip: Shown(ip), port }),
-            status: sandbox.status.as_str(),
-            reason: sandbox.reason.as_str(),
-            message: sandbox.message.as_deref(),
-            profile: sandbox.profile.as_str(),
-            image: &sandbox.image,
-            snapshot_id: sandbox.snapshot.as_ref().map(|snapshot| Shown(snapshot as &dyn Display)),
-            created_at: Time(sandbox.created_at),
-            started_at: sandbox.started_at.map(Time),
-            last_activity_at: Time(sandbox.last_activity_at),
-            expires_at: Time(sandbox.expires_at),
-            idle_expires_at: Time(sandbox.idle_expires_at()),
-            held_until: sandbox.held_until.map(Time),
-            held_by: holds(sandbox, now),
-            ends_at: Time(ends_at),
-            ends_because: ends_because.as_str(),
-            idle: Idle::of(sandbox, now),
-            outcome: None,
-            launch: None,
-            lease_id: None,
-            lease_until: None,
-        }
-    }
-
-    pub(super) fn of_created(created: &'a Created, now: Timestamp) -> Self {
-        let (outcome, launch) = (Some(created.outcome.as_str()), Some(created.launch.as_str()));
-        SandboxFields { outcome, launch, ..Self::of(&created.sandbox, now) }
-    }
-
-    pub(super) fn of_leased(sandbox: &'a Sandbox, lease: &'a LeaseId, until: Timestamp, now: Timestamp) -> Self {
-        let (lease_id, lease_until) = (Some(Shown(lease as &dyn Display)), Some(Time(until)));
-        SandboxFields { lease_id, lease_until, ..Self::of(sandbox, now) }
+/// Returns the sandbox as of `now`.
+pub fn sandbox(sandbox: &Sandbox, now: Timestamp) -> wire::Sandbox {
+    let (ends_at, ends_because) = sandbox.end();
+    wire::Sandbox {
+        session_id: sandbox.session.to_string(),
+        chat_id: sandbox.chat.to_string(),
+        agent_id: sandbox.agent.to_string(),
+        workspace_id: sandbox.workspace.map(|workspace| workspace.to_string()),
+        volume_host_path: sandbox.volume.as_ref().map(|volume| volume.as_str().to_owned()),
+        container_id: sandbox.container.as_ref().map(ToString::to_string),
+        container_name: sandbox.container_name.to_string(),
+        endpoint: sandbox.endpoint.map(|endpoint| wire::Endpoint { ip: endpoint.ip, port: endpoint.port }),
+        status: words::status(sandbox.status),
+        reason: words::reason(sandbox.reason),
+        message: sandbox.message.clone(),
+        profile: sandbox.profile.to_string(),
+        image: sandbox.image.clone(),
+        snapshot_id: sandbox.snapshot.map(|snapshot| snapshot.to_string()),
+        created_at: Time(sandbox.created_at),
+        started_at: sandbox.started_at.map(Time),
+        last_activity_at: Time(sandbox.last_activity_at),
+        expires_at: Time(sandbox.expires_at),
+        idle_expires_at: Time(sandbox.idle_expires_at()),
+        held_until: sandbox.held_until.map(Time),
+        held_by: holds(sandbox, now),
+        ends_at: Time(ends_at),
+        ends_because: if ends_because == Reason::Idle { EndsBecause::Idle } else { EndsBecause::Expired },
+        idle: idle(sandbox, now),
     }
 }
 
-#[derive(Serialize)]
-struct EndpointFields {
-    ip: Shown<IpAddr>,
-    port: u16,
+pub fn created(created: &Created, now: Timestamp) -> CreatedSandbox {
+    CreatedSandbox {
+        sandbox: sandbox(&created.sandbox, now),
+        outcome: words::outcome(created.outcome),
+        launch: words::launch(created.launch),
+    }
 }
 
-/// A holder of the sandbox and its deadline.
-#[derive(Serialize)]
-struct HoldFields<'a> {
-    kind: &'static str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    lease_id: Option<Shown<&'a dyn Display>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    durable: Option<bool>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    command_id: Option<u64>,
-    until: Time,
+pub fn leased(leased: &Sandbox, lease: LeaseId, until: Timestamp, now: Timestamp) -> LeasedSandbox {
+    LeasedSandbox { sandbox: sandbox(leased, now), lease_id: lease.to_string(), lease_until: Time(until) }
 }
 
-/// The holds that last. A command that is watched by several callers holds the sandbox once.
-fn holds(sandbox: &Sandbox, now: Timestamp) -> Vec<HoldFields<'_>> {
+pub fn deletion(chat: ChatId, deletion: &Deletion, purged: bool) -> DeleteResult {
+    let mut result = DeleteResult {
+        chat_id: chat.to_string(),
+        result: wire::Deletion::NotFound,
+        session_id: None,
+        container_id: None,
+        snapshot_id: None,
+        purged,
+    };
+    if let Deletion::Deleted { session, container, snapshot } = deletion {
+        result.result = wire::Deletion::Deleted;
+        result.session_id = Some(session.to_string());
+        result.container_id = container.as_ref().map(ToString::to_string);
+        result.snapshot_id = snapshot.map(|snapshot| snapshot.to_string());
+    }
+    result
+}
+
+/// Returns the holds that last. A command that several callers watch holds the sandbox once.
+fn holds(sandbox: &Sandbox, now: Timestamp) -> Vec<wire::Hold> {
     let lasting: Vec<&Hold> = sandbox.held_by.iter().filter(|hold| now < hold.until).collect();
     let is_counted_later = |(index, hold): &(usize, &&Hold)| {
         matches!(hold.holder, Holder::Command { .. })
             && lasting[index + 1..].iter().any(|later| later.holder == hold.holder)
     };
     let counted = lasting.iter().enumerate().filter(|hold| !is_counted_later(hold));
-    counted.map(|(_, hold)| HoldFields::of(hold)).collect()
+    counted.map(|(_, held)| hold(held)).collect()
 }
 
-impl<'a> HoldFields<'a> {
-    fn of(hold: &'a Hold) -> Self {
-        let (durable, command_id) = match hold.holder {
-            Holder::Lease { durable } => (Some(durable), None),
-            Holder::Command { id } => (None, Some(id)),
-            Holder::Transfer | Holder::Logs => (None, None),
-        };
-        // Only a lease can be released by its id.
-        let lease_id = hold.id.as_ref().filter(|_| durable.is_some()).map(|id| Shown(id as &dyn Display));
-        let (kind, until) = (hold.holder.as_str(), Time(hold.until));
-        Self { kind, lease_id, durable, command_id, until }
-    }
+fn hold(hold: &Hold) -> wire::Hold {
+    let (kind, durable, command_id) = match hold.holder {
+        Holder::Lease { durable } => (HoldKind::Lease, Some(durable), None),
+        Holder::Command { id } => (HoldKind::Command, None, Some(id)),
+        Holder::Transfer => (HoldKind::Transfer, None, None),
+        Holder::Logs => (HoldKind::Logs, None, None),
+    };
+    // Only a lease can be released by its id.
+    let lease_id = hold.id.filter(|_| kind == HoldKind::Lease).map(|id| id.to_string());
+    wire::Hold { kind, lease_id, durable, command_id, until: Time(hold.until) }
 }
 
-/// Whether nobody uses it, and how that is known.
-#[derive(Serialize)]
-struct Idle {
-    is: bool,
-    because: &'static str,
-}
-
-impl Idle {
-    fn of(sandbox: &Sandbox, now: Timestamp) -> Self {
-        if sandbox.held_until.is_some_and(|held| now < held) {
-            Idle { is: false, because: "leased" }
-        } else if sandbox.status != Status::Paused && sandbox.held_by.iter().any(|hold| now < hold.until) {
-            Idle { is: false, because: "in_use" }
-        } else if sandbox.status == Status::Paused {
-            Idle { is: true, because: "paused" }
-        } else if now < sandbox.idle_expires_at() {
-            Idle { is: false, because: "recent_activity" }
-        } else {
-            Idle { is: true, because: "no_activity" }
-        }
-    }
+fn idle(sandbox: &Sandbox, now: Timestamp) -> Idle {
+    let (is, because) = if sandbox.held_until.is_some_and(|held| now < held) {
+        (false, IdleBecause::Leased)
+    } else if sandbox.status == Status::Paused {
+        (true, IdleBecause::Paused)
+    } else if sandbox.held_by.iter().any(|hold| now < hold.until) {
+        (false, IdleBecause::InUse)
+    } else if now < sandbox.idle_expires_at() {
+        (false, IdleBecause::RecentActivity)
+    } else {
+        (true, IdleBecause::NoActivity)
+    };
+    Idle { is, because }
 }
 
 #[cfg(test)]
@@ -167,8 +116,7 @@ pub(super) mod tests {
     use super::*;
     use chrono::TimeDelta;
     use sandboxd_actors::domain::host_path::HostPath;
-    use sandboxd_actors::domain::ids::{ChatId, ContainerName, SessionId};
-    use sandboxd_actors::domain::sandbox::Reason;
+    use sandboxd_actors::domain::ids::{ContainerName, SessionId};
     use serde_json::{Value, json};
     use std::path::Path;
     use std::time::Duration;
@@ -177,7 +125,7 @@ pub(super) mod tests {
     pub(in crate::protocol::answer) const NOON: Timestamp =
         Timestamp::from_timestamp(1_709_208_000, 0).expect("within range");
 
-    pub(in crate::protocol::answer) fn sandbox(chat: u128, agent: &str) -> Sandbox {
+    pub(in crate::protocol::answer) fn sandbox_of(chat: u128, agent: &str) -> Sandbox {
         let chat = ChatId::new(uuid::Uuid::from_u128(chat));
         let created_at = NOON + TimeDelta::microseconds(999);
         Sandbox {
@@ -207,23 +155,23 @@ pub(super) mod tests {
     }
 
     fn written(sandbox: &Sandbox, now: Timestamp) -> Value {
-        serde_json::to_value(SandboxFields::of(sandbox, now)).expect("can be written")
+        serde_json::to_value(super::sandbox(sandbox, now)).expect("can be written")
     }
 
     #[test]
     fn what_is_not_known_yet_is_null() {
-        let fields = written(&sandbox(1, "a"), NOON);
+        let fields = written(&sandbox_of(1, "a"), NOON);
         for unknown in ["workspace_id", "container_id", "endpoint", "started_at", "message"] {
             assert_eq!(fields.get(unknown), Some(&Value::Null), "{unknown}");
         }
         let workspace = "8f14e45f-ceea-467f-9a36-dcc2b7c0f3a1";
-        let owned = Sandbox { workspace: Some(workspace.parse().expect("an id")), ..sandbox(1, "a") };
+        let owned = Sandbox { workspace: Some(workspace.parse().expect("an id")), ..sandbox_of(1, "a") };
         assert_eq!(written(&owned, NOON)["workspace_id"], workspace);
     }
 
     #[test]
     fn times_are_in_milliseconds_and_within_rfc_3339() {
-        let fields = written(&sandbox(1, "a"), NOON);
+        let fields = written(&sandbox_of(1, "a"), NOON);
         assert_eq!(fields["created_at"], "2024-02-29T12:00:00.000Z");
         assert_eq!(fields["idle_expires_at"], "2024-02-29T12:01:00.000Z");
         assert_eq!(fields["expires_at"], "9999-12-31T23:59:59.999Z");
@@ -231,7 +179,7 @@ pub(super) mod tests {
 
     #[test]
     fn what_will_end_it_and_whether_it_is_idle_is_told() {
-        let mut sandbox = sandbox(1, "a");
+        let mut sandbox = sandbox_of(1, "a");
         let ending = |sandbox: &Sandbox, seconds| {
             let fields = written(sandbox, NOON + TimeDelta::seconds(seconds));
             (fields["ends_at"].clone(), fields["ends_because"].clone(), fields["idle"].clone())
@@ -253,7 +201,7 @@ pub(super) mod tests {
 
     #[test]
     fn holders_are_named_with_their_deadlines_while_they_last() {
-        let mut sandbox = sandbox(1, "a");
+        let mut sandbox = sandbox_of(1, "a");
         assert_eq!(written(&sandbox, NOON)["held_by"], json!([]));
         let hold =
             |holder, seconds| Hold { id: Some(LeaseId::random()), holder, until: NOON + TimeDelta::seconds(seconds) };

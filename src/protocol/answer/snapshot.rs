@@ -1,88 +1,48 @@
-//! Snapshots as the caller reads them.
+//! Snapshots as they are on the wire.
 
-use sandboxd_actors::domain::ids::{ChatId, SessionId, SnapshotId};
-use sandboxd_actors::domain::snapshot::{Parent, Snapshot, SnapshotLabel, SnapshotOrigin};
-use serde::Serialize;
+use sandboxd_actors::domain::ids::SnapshotId;
+use sandboxd_actors::domain::snapshot::{Snapshot, SnapshotOrigin};
+use sandboxd_protocol::sandbox::Deletion;
+use sandboxd_protocol::snapshot::{Snapshot as WireSnapshot, SnapshotDeleteResult, SnapshotListResult};
+use sandboxd_protocol::time::Time;
 
-use crate::protocol::text::{Shown, Time};
-
-#[derive(Debug, Serialize)]
-pub(super) struct SnapshotFields<'a> {
-    snapshot_id: Shown<SnapshotId>,
-    chat_id: Shown<ChatId>,
-    session_id: Shown<SessionId>,
-    profile: &'a str,
-    label: Option<&'a str>,
-    size_bytes: u64,
-    parent: Shown<&'a Parent>,
-    created_at: Time,
-}
-
-impl<'a> SnapshotFields<'a> {
-    pub(super) fn of(Snapshot { origin, size_bytes }: &'a Snapshot) -> Self {
-        let SnapshotOrigin { id, chat, session, profile, label, parent, created_at, .. } = origin;
-        SnapshotFields {
-            snapshot_id: Shown(*id),
-            chat_id: Shown(*chat),
-            session_id: Shown(*session),
-            profile: profile.as_str(),
-            label: label.as_ref().map(SnapshotLabel::as_str),
-            size_bytes: *size_bytes,
-            parent: Shown(parent),
-            created_at: Time(*created_at),
-        }
+pub fn snapshot(Snapshot { origin, size_bytes }: &Snapshot) -> WireSnapshot {
+    let SnapshotOrigin { id, chat, session, profile, label, parent, created_at, .. } = origin;
+    WireSnapshot {
+        snapshot_id: id.to_string(),
+        chat_id: chat.to_string(),
+        session_id: session.to_string(),
+        profile: profile.to_string(),
+        label: label.as_ref().map(|label| label.as_str().to_owned()),
+        size_bytes: *size_bytes,
+        parent: parent.to_string(),
+        created_at: Time(*created_at),
     }
 }
 
-/// Some snapshots, newest first.
-#[derive(Debug)]
-pub struct SnapshotPage {
-    snapshots: Vec<Snapshot>,
-    next: Option<SnapshotId>,
+/// Returns the page of the newest snapshots that are older than `after`.
+pub fn snapshots(mut snapshots: Vec<Snapshot>, after: Option<SnapshotId>, limit: usize) -> SnapshotListResult {
+    snapshots.retain(|snapshot| after.is_none_or(|after| snapshot.origin.id < after));
+    snapshots.sort_unstable_by_key(|snapshot| std::cmp::Reverse(snapshot.origin.id));
+    let more = snapshots.len() > limit;
+    snapshots.truncate(limit);
+    let next = snapshots.last().filter(|_| more).map(|snapshot| snapshot.origin.id.to_string());
+    SnapshotListResult { snapshots: snapshots.iter().map(snapshot).collect(), next }
 }
 
-impl SnapshotPage {
-    /// The newest ones of those that were made before `after`.
-    pub fn of(mut snapshots: Vec<Snapshot>, after: Option<SnapshotId>, limit: usize) -> Self {
-        snapshots.retain(|snapshot| after.is_none_or(|after| snapshot.origin.id < after));
-        snapshots.sort_unstable_by_key(|snapshot| std::cmp::Reverse(snapshot.origin.id));
-        let more = snapshots.len() > limit;
-        snapshots.truncate(limit);
-        let next = snapshots.last().filter(|_| more).map(|snapshot| snapshot.origin.id);
-        SnapshotPage { snapshots, next }
-    }
-}
-
-#[derive(Serialize)]
-pub(super) struct PageFields<'a> {
-    snapshots: Vec<SnapshotFields<'a>>,
-    next: Option<Shown<SnapshotId>>,
-}
-
-impl<'a> PageFields<'a> {
-    pub(super) fn of(SnapshotPage { snapshots, next }: &'a SnapshotPage) -> Self {
-        PageFields { snapshots: snapshots.iter().map(SnapshotFields::of).collect(), next: next.map(Shown) }
-    }
-}
-
-#[derive(Serialize)]
-pub(super) struct RemovalFields {
-    snapshot_id: Shown<SnapshotId>,
-    result: &'static str,
-}
-
-impl RemovalFields {
-    pub(super) fn of(snapshot: SnapshotId, deleted: bool) -> Self {
-        RemovalFields { snapshot_id: Shown(snapshot), result: if deleted { "deleted" } else { "not_found" } }
-    }
+pub fn snapshot_deletion(snapshot: SnapshotId, existed: bool) -> SnapshotDeleteResult {
+    let result = if existed { Deletion::Deleted } else { Deletion::NotFound };
+    SnapshotDeleteResult { snapshot_id: snapshot.to_string(), result }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use sandboxd_actors::domain::ids::{ChatId, SessionId};
+    use sandboxd_actors::domain::snapshot::Parent;
     use sandboxd_actors::ports::clock::Timestamp;
 
-    fn snapshot() -> Snapshot {
+    fn taken() -> Snapshot {
         let origin = SnapshotOrigin {
             id: SnapshotId::next(),
             instance: "default".parse().expect("a name"),
@@ -98,18 +58,17 @@ mod tests {
 
     #[test]
     fn pages_follow_each_other_from_the_newest_to_the_oldest() {
-        let snapshots: Vec<_> = (0..5).map(|_| snapshot()).collect();
-        let ids = |page: &SnapshotPage| page.snapshots.iter().map(|snapshot| snapshot.origin.id).collect::<Vec<_>>();
+        let all: Vec<_> = (0..5).map(|_| taken()).collect();
         let (mut after, mut seen) = (None, Vec::new());
         loop {
-            let page = SnapshotPage::of(snapshots.clone(), after, 2);
-            seen.extend(ids(&page));
-            after = page.next;
+            let page = snapshots(all.clone(), after, 2);
+            seen.extend(page.snapshots.into_iter().map(|snapshot| snapshot.snapshot_id));
+            after = page.next.map(|next| next.parse().expect("an id"));
             if after.is_none() {
                 break;
             }
         }
-        let newest_first: Vec<_> = snapshots.iter().rev().map(|snapshot| snapshot.origin.id).collect();
+        let newest_first: Vec<_> = all.iter().rev().map(|snapshot| snapshot.origin.id.to_string()).collect();
         assert_eq!(seen, newest_first);
     }
 }

@@ -1,15 +1,16 @@
-//! Every error of the core, and what a caller is told.
+//! Errors of the core and the errors of the wire that they become.
 
-use std::collections::HashSet;
 use std::time::Duration;
 
 use sandboxd_actors::domain::ids::{ContainerId, SessionId};
+use sandboxd_actors::domain::outcome::Death;
 use sandboxd_actors::ports::engine::{Exit, Operation};
+use serde_json::Value;
 
 use super::*;
 
 fn told(failure: StartFailure) -> Error {
-    SandboxError::StartFailed { chat: chat(), failure }.into()
+    of_sandbox(SandboxError::StartFailed { chat: chat(), failure })
 }
 
 fn chat() -> sandboxd_actors::domain::ids::ChatId {
@@ -21,20 +22,13 @@ fn unreachable() -> EngineError {
 }
 
 #[test]
-fn kinds_and_codes_belong_together_one_to_one() {
-    let names: HashSet<_> = Kind::ALL.iter().map(|kind| kind.as_str()).collect();
-    let codes: HashSet<_> = Kind::ALL.iter().map(|kind| kind.code()).collect();
-    assert_eq!((names.len(), codes.len()), (Kind::ALL.len(), Kind::ALL.len()));
-}
-
-#[test]
 fn a_conflict_names_the_differing_fields() {
     let session = SessionId::random();
-    let error = Error::from(SandboxError::Conflict { chat: chat(), session, fields: vec!["agent_id", "profile"] });
-    assert_eq!(error.kind, Kind::SandboxConflict);
-    assert!(!error.retryable);
-    assert_eq!(error.details["fields"], json!(["agent_id", "profile"]));
-    assert_eq!(error.details["session_id"], json!(session.to_string()));
+    let error = of_sandbox(SandboxError::Conflict { chat: chat(), session, fields: vec!["agent_id", "profile"] });
+    assert_eq!(error.data.kind, Kind::SandboxConflict);
+    assert!(!error.data.retryable);
+    assert_eq!(error.data.details["fields"], json!(["agent_id", "profile"]));
+    assert_eq!(error.data.details["session_id"], json!(session.to_string()));
 }
 
 #[test]
@@ -44,11 +38,11 @@ fn an_engine_that_does_not_answer_is_never_the_sandboxs_fault() {
         told(StartFailure::Engine(unreachable())),
         told(StartFailure::Engine(timed_out.clone())),
         told(StartFailure::PredecessorRemains(timed_out.into())),
-        SandboxError::Unknown { chat: chat(), error: unreachable() }.into(),
-        SandboxError::DeleteOwed { chat: chat(), error: unreachable().into() }.into(),
+        of_sandbox(SandboxError::Unknown { chat: chat(), error: unreachable() }),
+        of_sandbox(SandboxError::DeleteOwed { chat: chat(), error: unreachable().into() }),
     ] {
-        assert_eq!((error.kind, error.retryable), (Kind::EngineUnavailable, true), "{error:?}");
-        assert!(error.details["reason"].as_str().is_some_and(|reason| reason.contains("engine")), "{error:?}");
+        assert_eq!((error.data.kind, error.data.retryable), (Kind::EngineUnavailable, true), "{error:?}");
+        assert!(error.data.details["reason"].as_str().is_some_and(|reason| reason.contains("engine")), "{error:?}");
     }
 }
 
@@ -60,9 +54,9 @@ fn a_death_is_told_with_its_cause() {
         log_tail: vec!["allocating".into()],
     };
     let error = told(StartFailure::Died(death));
-    assert_eq!((error.kind, error.retryable), (Kind::SandboxStartFailed, false));
+    assert_eq!((error.data.kind, error.data.retryable), (Kind::SandboxStartFailed, false));
     assert_eq!(
-        Value::from(error.details),
+        Value::from(error.data.details),
         json!({
             "chat_id": chat().to_string(),
             "cause": "oom_killed",
@@ -79,8 +73,8 @@ fn a_death_is_told_with_its_cause() {
 #[test]
 fn failures_with_a_kind_of_their_own_get_it() {
     let image = told(StartFailure::Engine(EngineError::ImageNotFound { image: "base:1".into() }));
-    assert_eq!((image.kind, image.retryable), (Kind::ImageNotFound, false));
-    assert_eq!(image.details["image"], "base:1");
+    assert_eq!((image.data.kind, image.data.retryable), (Kind::ImageNotFound, false));
+    assert_eq!(image.data.details["image"], "base:1");
     assert!(
         image.message.ends_with("; `sandboxctl image pull base:1` gets it; `image build` and `image refresh` make one")
     );
@@ -88,35 +82,36 @@ fn failures_with_a_kind_of_their_own_get_it() {
     let not_ready =
         StartFailure::NotReady { limit: Duration::from_millis(1500), last: "refused".into(), log_tail: vec![] };
     let not_ready = told(not_ready);
-    assert_eq!((not_ready.kind, not_ready.retryable), (Kind::ReadinessTimeout, true));
-    assert_eq!(not_ready.details["timeout"], 1.5);
+    assert_eq!((not_ready.data.kind, not_ready.data.retryable), (Kind::ReadinessTimeout, true));
+    assert_eq!(not_ready.data.details["timeout"], 1.5);
 
     let refused = told(StartFailure::Engine(EngineError::Refused {
         operation: Operation::Create,
         message: "no such runtime".into(),
     }));
-    assert_eq!((refused.kind, refused.retryable), (Kind::SandboxStartFailed, false));
+    assert_eq!((refused.data.kind, refused.data.retryable), (Kind::SandboxStartFailed, false));
     assert!(refused.message.contains("no such runtime"));
 
-    let in_the_way = StartFailure::InTheWay { name: "n".into(), holder: ContainerId::new("c"), why: "not ours".into() };
-    assert_eq!(told(in_the_way).details["container_id"], "c");
+    let conflict =
+        StartFailure::NameConflict { name: "n".into(), holder: ContainerId::new("c"), why: "not ours".into() };
+    assert_eq!(told(conflict).data.details["container_id"], "c");
 }
 
 #[test]
 fn what_passes_by_itself_can_be_retried() {
-    let owed = Error::from(SandboxError::DeleteOwed {
+    let owed = of_sandbox(SandboxError::DeleteOwed {
         chat: chat(),
         error: EngineError::Refused { operation: Operation::Remove, message: "device busy".into() }.into(),
     });
-    assert_eq!((owed.kind, owed.retryable), (Kind::SandboxDeleteFailed, true));
-    assert_eq!(owed.details["owed"], true);
+    assert_eq!((owed.data.kind, owed.data.retryable), (Kind::SandboxDeleteFailed, true));
+    assert_eq!(owed.data.details["owed"], true);
 
     let recovering = SandboxError::Recovering { chat: chat(), retry_after: Duration::from_millis(250) };
-    let recovering = Error::from(recovering);
-    assert_eq!((recovering.kind, recovering.retryable), (Kind::Busy, true));
-    assert_eq!(recovering.details["retry_after"], 0.25);
+    let recovering = of_sandbox(recovering);
+    assert_eq!((recovering.data.kind, recovering.data.retryable), (Kind::Busy, true));
+    assert_eq!(recovering.data.details["retry_after"], 0.25);
 
-    let no_answer = Error::from(SandboxError::NoAnswer { chat: chat(), limit: Duration::from_secs(1) });
-    assert_eq!((no_answer.kind, no_answer.retryable), (Kind::Internal, true));
-    assert!(Error::from(SandboxError::ShuttingDown).retryable);
+    let no_answer = of_sandbox(SandboxError::NoAnswer { chat: chat(), limit: Duration::from_secs(1) });
+    assert_eq!((no_answer.data.kind, no_answer.data.retryable), (Kind::Internal, true));
+    assert!(of_sandbox(SandboxError::ShuttingDown).data.retryable);
 }

@@ -1,6 +1,7 @@
 //! Which parameters are understood, and which are refused by name.
 
 use super::*;
+use sandboxd_protocol::error::ErrorKind;
 use serde_json::{Value, json};
 
 const CHAT: &str = "67e55044-10b1-426f-9247-bb680e5fe0c8";
@@ -15,8 +16,8 @@ fn create(changes: Value) -> Result<Call, Error> {
 
 fn named_field(result: Result<Call, Error>) -> String {
     let error = result.expect_err("refused");
-    assert_eq!(error.kind, Kind::InvalidParams);
-    error.details["field"].as_str().expect("a field").to_owned()
+    assert_eq!(error.data.kind, ErrorKind::InvalidParams);
+    error.data.details["field"].as_str().expect("a field").to_owned()
 }
 
 #[test]

@@ -7,12 +7,12 @@ use super::exec::Held;
 use super::{GuestCall, Turn};
 use crate::config::Language;
 use crate::languages::Languages;
+use crate::protocol::answer::Answer;
 use crate::protocol::error::Error;
-use crate::protocol::guest::answer::GuestResult;
 use crate::protocol::guest::{Code, Exec, Input, MAX_ARGUMENTS};
 
 impl GuestCall<'_> {
-    pub(super) async fn run_code(&self, chat: ChatId, code: Code, turn: Option<Turn>) -> Result<GuestResult, Error> {
+    pub(super) async fn run_code(&self, chat: ChatId, code: Code, turn: Option<Turn>) -> Result<Answer, Error> {
         let id = self.attachments.new_command();
         let held = Held::take(self.sandboxes, chat, Holder::Command { id }, self.max_lease).await?;
         let outcome = match command(self.languages, &held, code) {
@@ -99,10 +99,10 @@ mod tests {
         let long = "x".repeat(MAX_ARGUMENTS);
         let exec = interpreted(&piped, code(&long)).unwrap();
         assert_eq!((exec.arguments.len(), exec.input), (2, Input::Whole(long.clone().into_bytes())));
-        assert_eq!(interpreted(&language(), code(&long)).unwrap_err().details["field"], "code");
+        assert_eq!(interpreted(&language(), code(&long)).unwrap_err().data.details["field"], "code");
         let mut with_input = code("1");
         with_input.exec.input = Input::Whole(vec![]);
-        assert_eq!(interpreted(&piped, with_input).unwrap_err().details["field"], "stdin");
+        assert_eq!(interpreted(&piped, with_input).unwrap_err().data.details["field"], "stdin");
     }
 
     #[test]

@@ -8,13 +8,14 @@ use sandboxd_actors::chat::events::Lease;
 use sandboxd_actors::domain::ids::ChatId;
 use sandboxd_actors::domain::sandbox::{Holder, Sandbox};
 use sandboxd_actors::sandboxes::Sandboxes;
+use sandboxd_protocol::command::{self, DetachedCommand};
 use tokio_util::sync::CancellationToken;
 
-use super::{Barrier, ENGINE_FAILED, GuestCall, Turn, gone, of_command, unexpected};
+use super::{Barrier, ENGINE_FAILED, GuestCall, Turn, gone, of_command, unexpected, unreachable};
 use crate::guest::stream::{GuestFrame, GuestStream, GuestStreamError, StreamReader, StreamWriter};
+use crate::protocol::answer::{Answer, Ended, Printed};
 use crate::protocol::content::StoredContent;
-use crate::protocol::error::{Error, Kind};
-use crate::protocol::guest::answer::{Ended, GuestResult, Printed, Started};
+use crate::protocol::error::{Error, Kind, of_sandbox};
 use crate::protocol::guest::{CommandId, DEFAULT_OUTPUT, Exec, Input, Output, whole_characters};
 use crate::protocol::notification::Notification;
 use crate::server::guest::activity::keep;
@@ -41,7 +42,7 @@ impl GuestCall<'_> {
         exec: Exec,
         barrier: Option<Barrier>,
         turn: Option<Turn>,
-    ) -> Result<GuestResult, Error> {
+    ) -> Result<Answer, Error> {
         let id = self.attachments.new_command();
         let held = Held::take(self.sandboxes, chat, Holder::Command { id }, self.max_lease).await?;
         if let Some(barrier) = &barrier {
@@ -62,7 +63,7 @@ impl GuestCall<'_> {
         exec: Exec,
         held: &Held<'_>,
         turn: Option<Turn>,
-    ) -> Result<GuestResult, Error> {
+    ) -> Result<Answer, Error> {
         let Exec { arguments, user, directory, environment, input, timeout, output, terminal, detached, .. } = exec;
         let program = arguments.first().cloned().unwrap_or_default();
         let entrance = match user {
@@ -80,7 +81,7 @@ impl GuestCall<'_> {
             input: input != Input::None,
             detached,
         };
-        let mut conversation = entrance.open_stream(&Request::Run { command }).await?;
+        let mut conversation = entrance.open_stream(&Request::Run { command }).await.map_err(unreachable)?;
         match conversation.started().await {
             Ok(Event::Started { .. }) => {}
             Err(GuestStreamError::Failed(failure)) if failure.errno != ENGINE_FAILED => {
@@ -96,17 +97,18 @@ impl GuestCall<'_> {
         drop(turn);
         if detached {
             self.keep(held, id).await;
-            return Ok(GuestResult::Started(Started { command_id: id }));
+            return Ok(Answer::Detached(DetachedCommand { command_id: id }));
         }
         self.follow(chat, id, conversation, input, output, held).await
     }
 
-    pub(super) async fn attach(&self, chat: ChatId, id: CommandId, output: Output) -> Result<GuestResult, Error> {
+    pub(super) async fn attach(&self, chat: ChatId, id: CommandId, output: Output) -> Result<Answer, Error> {
         let held = Held::take(self.sandboxes, chat, Holder::Command { id }, self.max_lease).await?;
         // Before whoever follows it now is sent away.
         let barrier = self.syncs.barrier(chat, id);
         let outcome = async {
-            let mut conversation = self.way_to(&held.sandbox, id)?.open_stream(&Request::Attach { id }).await?;
+            let opened = self.way_to(&held.sandbox, id)?.open_stream(&Request::Attach { id }).await;
+            let mut conversation = opened.map_err(unreachable)?;
             match conversation.reader.event().await {
                 Ok(Event::Started { .. }) => {}
                 Err(error) => return Err(of_command(chat, id, error)),
@@ -123,9 +125,9 @@ impl GuestCall<'_> {
     }
 
     /// Tells those who wait for a sync how it ended. If its caller is gone, it is followed without one.
-    async fn settle(&self, chat: ChatId, id: CommandId, barrier: Barrier, outcome: &Result<GuestResult, Error>) {
+    async fn settle(&self, chat: ChatId, id: CommandId, barrier: Barrier, outcome: &Result<Answer, Error>) {
         match outcome {
-            Ok(GuestResult::Ended(ended)) => barrier.lift(ended.failure().map_or(Ok(()), Err)),
+            Ok(Answer::Ended(ended)) => barrier.lift(ended.failure().map_or(Ok(()), Err)),
             Ok(_) => barrier.lift(Ok(())),
             Err(_) if self.gone.is_cancelled() => {
                 let nobody = CancellationToken::new();
@@ -146,7 +148,7 @@ impl GuestCall<'_> {
         input: Input,
         output: Output,
         held: &Held<'_>,
-    ) -> Result<GuestResult, Error> {
+    ) -> Result<Answer, Error> {
         let GuestStream { mut reader, mut writer } = conversation;
         let mut wheel = self.attachments.take(chat, id);
         let mut told = Told::new(Some(id), output, self);
@@ -164,11 +166,7 @@ impl GuestCall<'_> {
             () = self.shutdown.cancelled() => Err(Stop::Shutdown),
         };
         match outcome {
-            Ok(ending) => {
-                let (missed, [stdout, stderr]) = (told.missed, told.printed());
-                let end = (&ending).into();
-                Ok(GuestResult::Ended(Box::new(Ended { command_id: id, end, stdout, stderr, missed })))
-            }
+            Ok(ending) => Ok(Answer::Ended(Box::new(Ended::of(id, &ending, told.missed, told.printed())))),
             Err(Stop::Gone) if output.detach_on_disconnect => {
                 self.keep(held, id).await;
                 Err(gone())
@@ -255,7 +253,7 @@ struct Stream {
     begun: Vec<u8>,
 }
 
-const NAMES: [&str; 2] = ["stdout", "stderr"];
+const STREAMS: [command::Stream; 2] = [command::Stream::Stdout, command::Stream::Stderr];
 
 impl<'a> Told<'a> {
     pub(super) fn new(command: Option<CommandId>, output: Output, desk: &'a GuestCall<'a>) -> Self {
@@ -350,7 +348,7 @@ impl<'a> Told<'a> {
         if bytes.is_empty() {
             return Ok(());
         }
-        let output = Notification::Output { command: self.command, stream: NAMES[which], bytes };
+        let output = Notification::Output { command: self.command, stream: STREAMS[which], bytes };
         Ok(self.desk.notify(output).await?)
     }
 
@@ -386,7 +384,7 @@ impl<'a> Held<'a> {
         longest: Duration,
     ) -> Result<Self, Error> {
         let lease = Lease::of_work(longest, holder);
-        let sandbox = sandboxes.lease(chat, lease).await?;
+        let sandbox = sandboxes.lease(chat, lease).await.map_err(of_sandbox)?;
         Ok(Self { sandboxes, sandbox, lease: Some(lease) })
     }
 

@@ -5,13 +5,14 @@ use std::convert::Infallible;
 use sandbox_init::codec::Bytes;
 use sandbox_init::wire::{Entry, Event, Facts, Failure, Request};
 use sandboxd_actors::domain::ids::ChatId;
+use sandboxd_protocol::file::{File, ListFilesResult};
 
-use super::{ENGINE_FAILED, GuestCall, TOO_MANY_STREAMS, gone, unexpected};
+use super::{ENGINE_FAILED, GuestCall, TOO_MANY_STREAMS, gone, unexpected, unreachable};
 use crate::guest::stream::{GuestFrame, GuestStream, GuestStreamError};
+use crate::protocol::answer::{self, Answer, ReadFile};
 use crate::protocol::content::StoredContent;
 use crate::protocol::error::{Error, Kind};
-use crate::protocol::guest::answer::{Done, FileFields, Files, GuestResult, ReadFile};
-use crate::protocol::guest::file_reason::FileReason;
+use crate::protocol::guest::file_reason::file_reason;
 use crate::protocol::guest::{GuestRequest, MAX_FILES, whole_characters};
 use crate::protocol::notification::Notification;
 use crate::server::guest::attachments::AttachedInput;
@@ -27,7 +28,7 @@ const MAX_LISTING: usize = 16 << 20;
 const MAX_NAMES: usize = 4 << 20;
 
 impl GuestCall<'_> {
-    pub(super) async fn file(&self, chat: ChatId, call: GuestRequest) -> Result<GuestResult, Error> {
+    pub(super) async fn file(&self, chat: ChatId, call: GuestRequest) -> Result<Answer, Error> {
         let bytes = |path: &String| Bytes::from(path.as_str());
         match call {
             GuestRequest::ReadFile { path, offset, length, stream: true } => {
@@ -62,10 +63,10 @@ impl GuestCall<'_> {
         }
     }
 
-    async fn simple(&self, chat: ChatId, request: Request, path: &str) -> Result<GuestResult, Error> {
+    async fn simple(&self, chat: ChatId, request: Request, path: &str) -> Result<Answer, Error> {
         match self.ask(chat, request).await?.answer().await {
-            Ok(Event::Done {}) => Ok(GuestResult::Done(Done {})),
-            Ok(Event::Facts { facts }) => Ok(GuestResult::File(facts.into())),
+            Ok(Event::Done {}) => Ok(Answer::DONE),
+            Ok(Event::Facts { facts }) => Ok(Answer::File(answer::file(facts))),
             Ok(other) => Err(unexpected(Ok(other))),
             Err(error) => Err(of_file(path, error)),
         }
@@ -102,27 +103,28 @@ impl GuestCall<'_> {
 
     /// Reads a small part first, which needs only memory of the connection's own. Memory for a large file is reserved
     /// while none of it is held, neither here nor in the sandbox.
-    async fn read_file(&self, chat: ChatId, path: &str, offset: u64, length: u64) -> Result<GuestResult, Error> {
+    async fn read_file(&self, chat: ChatId, path: &str, offset: u64, length: u64) -> Result<Answer, Error> {
         let entrance = self.interior(&self.visited(chat).await?)?;
         let read = async |length: u64| {
-            let conversation = entrance.open_stream(&Request::Read { path: Bytes::from(path), offset, length }).await?;
+            let request = Request::Read { path: Bytes::from(path), offset, length };
+            let conversation = entrance.open_stream(&request).await.map_err(unreachable)?;
             gather(conversation, length).await.map_err(|error| of_file(path, error))
         };
         let first = length.min(FIRST_READ);
-        let memory = self.reserve_own(first as usize).await?;
+        let memory = self.reserve_own(first as usize).await.map_err(|_| gone())?;
         let (mut facts, mut content) = read(first).await?;
         if content.len() as u64 == first && first < length {
             drop((content, memory));
             let left = facts.size.saturating_sub(offset);
             // Some files, such as those of the kernel, do not know their size. Others grow while they are read.
             let wanted = if left < first { length } else { length.min(left + FIRST_READ) };
-            self.hold(self.reserve(wanted as usize, Holding::Brief).await?);
+            self.hold(self.reserve(wanted as usize, Holding::Brief).await.map_err(|_| gone())?);
             (facts, content) = read(wanted).await?;
         } else {
             self.hold(memory);
         }
         let bytes = content.len() as u64;
-        Ok(GuestResult::Read(Box::new(ReadFile::of(Some(content), bytes, facts.into()))))
+        Ok(Answer::ReadFile(Box::new(ReadFile::of(Some(content), bytes, facts))))
     }
 
     /// Sends a file bit by bit.
@@ -131,7 +133,7 @@ impl GuestCall<'_> {
         mut conversation: GuestStream,
         start: u64,
         length: u64,
-    ) -> Result<GuestResult, GuestStreamError> {
+    ) -> Result<Answer, GuestStreamError> {
         let Event::Facts { facts } = conversation.reader.event().await? else {
             return Err(GuestStreamError::InvalidResponse);
         };
@@ -164,26 +166,27 @@ impl GuestCall<'_> {
                 return Err(GuestStreamError::Broken);
             }
             if is_last {
-                return Ok(GuestResult::Read(Box::new(ReadFile::of(None, read, facts.into()))));
+                return Ok(Answer::ReadFile(Box::new(ReadFile::of(None, read, facts))));
             }
             begun = rest.to_vec();
         }
     }
 
     /// Most directories fit into the memory that every listing has.
-    async fn list_files(&self, chat: ChatId, path: &str) -> Result<GuestResult, Error> {
+    async fn list_files(&self, chat: ChatId, path: &str) -> Result<Answer, Error> {
         let entrance = self.interior(&self.visited(chat).await?)?;
         let list = async |most: usize| {
-            let conversation = entrance.open_stream(&Request::ReadDirectory { path: Bytes::from(path) }).await?;
+            let request = Request::ReadDirectory { path: Bytes::from(path) };
+            let conversation = entrance.open_stream(&request).await.map_err(unreachable)?;
             list(conversation, most).await.map_err(|error| of_file(path, error))
         };
         let mut files = list(ORDINARY).await?;
         if files.truncated {
             drop(files);
-            self.hold(self.reserve(MAX_LISTING, Holding::Brief).await?);
+            self.hold(self.reserve(MAX_LISTING, Holding::Brief).await.map_err(|_| gone())?);
             files = list(MAX_LISTING).await?;
         }
-        Ok(GuestResult::Files(files))
+        Ok(Answer::Files(files))
     }
 }
 
@@ -206,7 +209,7 @@ async fn gather(mut conversation: GuestStream, length: u64) -> Result<(Facts, St
     }
 }
 
-async fn write(conversation: GuestStream, content: &[u8]) -> Result<GuestResult, GuestStreamError> {
+async fn write(conversation: GuestStream, content: &[u8]) -> Result<Answer, GuestStreamError> {
     let GuestStream { mut reader, mut writer } = conversation;
     let sending = async {
         // Where it fails, init has said why.
@@ -220,29 +223,29 @@ async fn write(conversation: GuestStream, content: &[u8]) -> Result<GuestResult,
     }
 }
 
-fn done(event: Result<Event, GuestStreamError>) -> Result<GuestResult, GuestStreamError> {
+fn done(event: Result<Event, GuestStreamError>) -> Result<Answer, GuestStreamError> {
     match event? {
-        Event::Done {} => Ok(GuestResult::Done(Done {})),
+        Event::Done {} => Ok(Answer::DONE),
         _ => Err(GuestStreamError::InvalidResponse),
     }
 }
 
 /// Ends early where the list would weigh more than `most`.
-async fn list(mut conversation: GuestStream, most: usize) -> Result<Files, GuestStreamError> {
-    let (mut files, mut names, mut weight): (Vec<FileFields>, usize, usize) = (Vec::new(), 0, 0);
+async fn list(mut conversation: GuestStream, most: usize) -> Result<ListFilesResult, GuestStreamError> {
+    let (mut files, mut names, mut weight): (Vec<File>, usize, usize) = (Vec::new(), 0, 0);
     loop {
         match conversation.reader.soon().await? {
             GuestFrame::Event(Event::Entries { entries }) => {
                 names += entries.iter().flat_map(in_names).count();
                 weight += entries.iter().map(weigh).sum::<usize>();
-                files.extend(entries.into_iter().map(FileFields::from));
+                files.extend(entries.into_iter().map(answer::entry));
             }
-            GuestFrame::End => return Ok(Files { files, truncated: false }),
+            GuestFrame::End => return Ok(ListFilesResult { files, truncated: false }),
             _ => return Err(GuestStreamError::InvalidResponse),
         }
         if files.len() >= MAX_FILES || names >= MAX_NAMES || weight >= most {
             files.truncate(MAX_FILES);
-            return Ok(Files { files, truncated: true });
+            return Ok(ListFilesResult { files, truncated: true });
         }
     }
 }
@@ -263,8 +266,5 @@ pub(super) fn of_file(path: &str, error: GuestStreamError) -> Error {
         return unexpected(Err(GuestStreamError::Failed(Failure { errno, message })));
     }
     let message = String::from_utf8_lossy(&message.0).into_owned();
-    Kind::FileError
-        .error(format!("{path}: {message}"))
-        .with("path", path)
-        .with("reason", FileReason::of(errno).as_str())
+    Kind::FileError.error(format!("{path}: {message}")).with("path", path).with("reason", file_reason(errno).as_str())
 }

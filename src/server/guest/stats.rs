@@ -5,9 +5,9 @@ use std::time::Duration;
 use sandbox_init::wire::{Event, Request, Usage};
 use sandboxd_actors::domain::ids::ChatId;
 
-use super::{GuestCall, gone, unexpected};
+use super::{GuestCall, gone, unexpected, unreachable};
+use crate::protocol::answer::{self, Answer};
 use crate::protocol::error::{Error, Kind};
-use crate::protocol::guest::answer::{GuestResult, Stats};
 use crate::protocol::notification::Notification;
 
 /// How much a CPU is used shows only over some time.
@@ -17,15 +17,15 @@ const WINDOW: Duration = Duration::from_millis(100);
 const LOOK_LIMIT: Duration = Duration::from_secs(5);
 
 impl GuestCall<'_> {
-    pub(super) async fn stats(&self, chat: ChatId, interval: Option<Duration>) -> Result<GuestResult, Error> {
+    pub(super) async fn stats(&self, chat: ChatId, interval: Option<Duration>) -> Result<Answer, Error> {
         let looking = async {
             let mut before = self.usage(chat).await?;
             let mut pause = WINDOW;
             loop {
                 tokio::time::sleep(pause).await;
                 let now = self.usage(chat).await?;
-                let stats = Stats::between(&before, &now, self.clock.now());
-                let Some(interval) = interval else { return Ok(GuestResult::Stats(Box::new(stats))) };
+                let stats = answer::stats(&before, &now, self.clock.now());
+                let Some(interval) = interval else { return Ok(Answer::Stats(stats)) };
                 self.notify(Notification::Stats(&stats)).await.map_err(|_| gone())?;
                 (before, pause) = (now, interval);
             }
@@ -39,7 +39,7 @@ impl GuestCall<'_> {
 
     async fn usage(&self, chat: ChatId) -> Result<Usage, Error> {
         let sandbox = self.running(chat).await?;
-        let conversation = self.interior(&sandbox)?.open_stream(&Request::Usage {}).await?;
+        let conversation = self.interior(&sandbox)?.open_stream(&Request::Usage {}).await.map_err(unreachable)?;
         match tokio::time::timeout(LOOK_LIMIT, conversation.answer()).await {
             Ok(Ok(Event::Usage { usage })) => Ok(usage),
             Ok(other) => Err(unexpected(other)),

@@ -15,11 +15,11 @@ use async_trait::async_trait;
 use sandboxd_actors::domain::ids::{ChatId, SessionId};
 use sandboxd_actors::ports::chat_directories::DirectoryError;
 use sandboxd_actors::ports::guest::{GuestSetup, Guests, NotBegun, Started};
+use sandboxd_protocol::command::{SyncInfo, SyncState};
 use tokio::sync::oneshot;
 
 use crate::protocol::error::{Error, Kind};
 use crate::protocol::guest::CommandId;
-use crate::protocol::guest::answer::SyncFields;
 
 #[derive(Debug, Clone, Default)]
 pub struct Syncs(Arc<Mutex<State>>);
@@ -87,18 +87,18 @@ impl Syncs {
     }
 
     /// The sync of the chat's sandbox, which has this session.
-    pub(super) fn describe(&self, chat: ChatId, session: SessionId) -> Option<SyncFields> {
+    pub(super) fn describe(&self, chat: ChatId, session: SessionId) -> Option<SyncInfo> {
         let state = self.state();
         if state.under_way.get(&chat).is_some_and(|sync| sync.runs_as.is_none()) {
-            return Some(SyncFields { state: "running", command_id: None, message: None });
+            return Some(SyncInfo { state: SyncState::Running, command_id: None, message: None });
         }
         let Sync { command, progress } = state.sessions.get(&session)?;
         let (state, message) = match progress {
-            Progress::Running => ("running", None),
-            Progress::Done => ("done", None),
-            Progress::Failed(message) => ("failed", Some(message.clone())),
+            Progress::Running => (SyncState::Running, None),
+            Progress::Done => (SyncState::Done, None),
+            Progress::Failed(message) => (SyncState::Failed, Some(message.clone())),
         };
-        Some(SyncFields { state, command_id: Some(*command), message })
+        Some(SyncInfo { state, command_id: Some(*command), message })
     }
 
     /// Sandboxes whose syncs end with them, however they end.
@@ -279,7 +279,7 @@ mod tests {
         let syncs = Syncs::default();
         assert!(syncs.queue(chat()).is_none(), "there is nothing to wait for");
         let barrier = syncs.begin(chat()).expect("the first");
-        assert_eq!(syncs.begin(chat()).expect_err("the second").kind, Kind::Busy);
+        assert_eq!(syncs.begin(chat()).expect_err("the second").data.kind, Kind::Busy);
         let [first, gone, second] = [(); 3].map(|()| syncs.queue(chat()).expect("a place"));
         drop(gone);
         let (mut first, mut second) = (Box::pin(first.turn()), Box::pin(second.turn()));
@@ -305,7 +305,7 @@ mod tests {
         let barrier = syncs.begin(chat()).expect("the first");
         barrier.runs_as(session(), 7);
         barrier.lift(Ok(()));
-        assert_eq!(syncs.describe(chat(), session()).expect("known").state, "done");
+        assert_eq!(syncs.describe(chat(), session()).expect("known").state, SyncState::Done);
         assert!(syncs.describe(chat(), SessionId::random()).is_none(), "another sandbox has had none");
         guests.clear(session()).await;
         assert!(syncs.describe(chat(), session()).is_none());
@@ -327,16 +327,16 @@ mod tests {
         assert!(syncs.barrier(chat(), 8).is_none(), "it is another command");
         let (heard, deaf) = (syncs.barrier(chat(), 7).expect("it runs"), syncs.barrier(chat(), 7).expect("it runs"));
         begun.give_up("another one has attached");
-        assert_eq!(syncs.describe(chat(), session()).expect("known").state, "running");
+        assert_eq!(syncs.describe(chat(), session()).expect("known").state, SyncState::Running);
         heard.lift(Ok(()));
         assert!(syncs.barrier(chat(), 7).is_none(), "it has ended");
         let next = syncs.begin(chat()).expect("the second");
         next.runs_as(session(), 9);
         drop(deaf);
-        assert_eq!(syncs.describe(chat(), session()).expect("known").state, "running");
+        assert_eq!(syncs.describe(chat(), session()).expect("known").state, SyncState::Running);
         next.give_up("the sandbox is gone");
         let failed = syncs.describe(chat(), session()).expect("known");
-        assert_eq!((failed.state, failed.message.as_deref()), ("failed", Some("the sandbox is gone")));
+        assert_eq!((failed.state, failed.message.as_deref()), (SyncState::Failed, Some("the sandbox is gone")));
     }
 
     #[test]
@@ -347,9 +347,9 @@ mod tests {
         let place = syncs.queue(chat()).expect("a place");
         drop(barrier);
         let refused = place.turn().now_or_never().expect("an answer").expect_err("it failed");
-        assert_eq!(refused.kind, Kind::SyncFailed);
+        assert_eq!(refused.data.kind, Kind::SyncFailed);
         assert!(syncs.queue(chat()).is_none());
-        assert_eq!(syncs.describe(chat(), session()).expect("remembered").state, "failed");
+        assert_eq!(syncs.describe(chat(), session()).expect("remembered").state, SyncState::Failed);
         assert!(syncs.begin(chat()).is_ok(), "it can be tried again");
     }
 }

@@ -7,25 +7,26 @@ use sandbox_init::codec::Bytes;
 use sandbox_init::wire::{Event, Request};
 use sandboxd_actors::domain::ids::ChatId;
 use sandboxd_actors::domain::sandbox::Holder;
+use sandboxd_protocol::file::TreeResult;
 
 use super::exec::Held;
 use super::files::of_file;
-use super::{GuestCall, gone};
+use super::{GuestCall, gone, unreachable};
 use crate::guest::stream::{GuestFrame, GuestStream, GuestStreamError};
+use crate::protocol::answer::Answer;
 use crate::protocol::error::{Error, Kind};
-use crate::protocol::guest::answer::{GuestResult, Tree};
 use crate::protocol::notification::Notification;
 use crate::server::access::Role;
 
 impl GuestCall<'_> {
-    pub(super) async fn read_tree(&self, chat: ChatId, path: &str) -> Result<GuestResult, Error> {
+    pub(super) async fn read_tree(&self, chat: ChatId, path: &str) -> Result<Answer, Error> {
         let held = match self.role {
             Role::Full => Held::take(self.sandboxes, chat, Holder::Transfer, self.max_lease).await?,
             Role::ReadOnly => Held::unheld(self.sandboxes, self.running(chat).await?),
         };
         let reading = async {
             let request = Request::ReadTree { path: Bytes::from(path) };
-            let conversation = self.interior(&held.sandbox)?.open_stream(&request).await?;
+            let conversation = self.interior(&held.sandbox)?.open_stream(&request).await.map_err(unreachable)?;
             tree(path, self.tell_archive(conversation).await?)
         };
         let outcome = tokio::select! {
@@ -38,11 +39,11 @@ impl GuestCall<'_> {
         outcome
     }
 
-    pub(super) async fn write_tree(&self, chat: ChatId, path: &str, parents: bool) -> Result<GuestResult, Error> {
+    pub(super) async fn write_tree(&self, chat: ChatId, path: &str, parents: bool) -> Result<Answer, Error> {
         let held = Held::take(self.sandboxes, chat, Holder::Transfer, self.max_lease).await?;
         let writing = async {
             let request = Request::WriteTree { path: Bytes::from(path), parents };
-            let conversation = self.interior(&held.sandbox)?.open_stream(&request).await?;
+            let conversation = self.interior(&held.sandbox)?.open_stream(&request).await.map_err(unreachable)?;
             tree(path, self.receive(chat, conversation).await?)
         };
         let outcome = tokio::select! {
@@ -69,9 +70,9 @@ impl GuestCall<'_> {
     }
 }
 
-fn tree(path: &str, outcome: Result<Event, GuestStreamError>) -> Result<GuestResult, Error> {
+fn tree(path: &str, outcome: Result<Event, GuestStreamError>) -> Result<Answer, Error> {
     match outcome {
-        Ok(Event::Tree { entries, bytes, skipped }) => Ok(GuestResult::Tree(Tree { entries, bytes, skipped })),
+        Ok(Event::Tree { entries, bytes, skipped }) => Ok(Answer::Tree(TreeResult { entries, bytes, skipped })),
         Ok(_) => Err(of_file(path, GuestStreamError::InvalidResponse)),
         Err(error) => Err(of_file(path, error)),
     }

@@ -12,9 +12,10 @@ use sandboxd_actors::ports::slot::Slots;
 
 use super::*;
 use crate::storage::file_system::FileSystem;
-const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The state of a service that has one warm sandbox, and what its next run finds.
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// The state that a service with one warm sandbox leaves for its next run.
 struct Host {
     state: tempfile::TempDir,
     journal: MemoryJournal,
@@ -43,7 +44,7 @@ pub(in crate::service) fn sandbox() -> Sandbox {
         started_at: Some(now),
         last_activity_at: now,
         expires_at: now,
-        idle_timeout: PATIENCE,
+        idle_timeout: LIMIT,
         held_until: None,
         held_by: Vec::new(),
         durable_leases: Vec::new(),
@@ -86,9 +87,9 @@ impl Host {
         GuestsOnDisk::open(self.state.path(), Arc::clone(claims), file_system).expect("a state")
     }
 
-    /// The sessions with a claim after a start, in the index and in the journal.
+    /// Returns the sessions with a claim after a start, in the index and in the journal.
     async fn started(&self) -> (Vec<SessionId>, Vec<SessionId>) {
-        let (journal, contents) = JournalHandle::start(self.journal.clone(), PATIENCE, None).await.expect("loaded");
+        let (journal, contents) = JournalHandle::start(self.journal.clone(), LIMIT, None).await.expect("loaded");
         let claims = Arc::new(Claims::default());
         load(&claims, &contents, &self.guests(&claims), &journal).await.expect("written");
         let sessions = |claims: Vec<Arc<Claim>>| claims.iter().map(|claim| claim.session).collect();
@@ -96,7 +97,7 @@ impl Host {
     }
 
     async fn write(&self, drafts: Vec<Draft>) {
-        let (journal, _) = JournalHandle::start(self.journal.clone(), PATIENCE, None).await.expect("loaded");
+        let (journal, _) = JournalHandle::start(self.journal.clone(), LIMIT, None).await.expect("loaded");
         journal.write(drafts).await.expect("written");
     }
 }
@@ -108,7 +109,7 @@ async fn a_copy_counts_for_a_new_journal_and_is_no_entry_before_its_sandbox_is_a
 }
 
 #[tokio::test]
-async fn a_copy_counts_for_nothing_where_the_journal_has_a_history() {
+async fn a_copy_is_ignored_if_the_journal_has_a_history() {
     let host = Host::new().await;
     host.write(vec![Draft::Save(Box::new(host.sandbox.clone())), Draft::Rebuilt]).await;
     assert_eq!(host.started().await, (vec![], vec![]));
@@ -134,7 +135,7 @@ async fn the_files_of_an_older_service_become_entries_once() {
 }
 
 #[tokio::test]
-async fn a_directory_that_a_power_failure_has_moved_back_is_the_sessions_again() {
+async fn a_directory_that_a_power_failure_has_moved_back_is_restored_to_its_session() {
     let host = Host::new().await;
     let entries = [Draft::Save(Box::new(host.sandbox.clone())), Draft::Claim(Arc::new(host.claim())), Draft::Rebuilt];
     host.write(entries.into()).await;

@@ -1,4 +1,4 @@
-//! Which slots a drain removes, on an engine that only pretends.
+//! Which slots a drain removes, on a fake engine.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -18,7 +18,7 @@ use sandboxd_actors::ports::engine::fake::{FakeEngine, Fault};
 use super::claims::tests::sandbox;
 use super::*;
 
-/// An instance that no service runs as, with what its last service left.
+/// An instance without a running service, with the state of its last one.
 struct Host {
     place: tempfile::TempDir,
     config: Config,
@@ -48,7 +48,7 @@ impl Host {
         self.config.instance.name.parse().expect("a name")
     }
 
-    /// A container of this instance with the labels of a slot, and no directory.
+    /// Creates a container of this instance with the labels of a slot, without a directory.
     async fn slot(&self) -> (SlotId, ContainerId) {
         let slot = SlotId::random();
         let labels = SlotLabels {
@@ -100,7 +100,7 @@ impl Host {
     }
 }
 
-/// The entries of a sandbox that was this slot.
+/// Returns the journal entries of a sandbox that was this slot.
 fn claimed(slot: SlotId, container: &ContainerId) -> [Draft; 2] {
     let sandbox = sandbox();
     let claim = Claim {
@@ -116,7 +116,7 @@ fn claimed(slot: SlotId, container: &ContainerId) -> [Draft; 2] {
 }
 
 #[tokio::test]
-async fn slots_without_a_claim_go_with_and_without_a_directory() {
+async fn slots_without_a_claim_are_removed_with_and_without_a_directory() {
     let host = Host::new();
     let ((free, _), (_, _), (chats, kept)) = (host.slot().await, host.slot().await, host.slot().await);
     std::fs::create_dir(host.directory(free)).expect("created");
@@ -136,7 +136,7 @@ async fn a_slot_that_a_lost_journal_may_have_known_as_a_sandbox_stays() {
 }
 
 #[tokio::test]
-async fn a_slot_counts_as_removed_once_the_engine_does_not_show_it_any_more() {
+async fn a_slot_counts_as_removed_once_the_engine_does_not_list_it() {
     let host = Host::new();
     host.slot().await;
     host.write(vec![Draft::Rebuilt]).await;

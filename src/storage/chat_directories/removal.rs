@@ -1,8 +1,8 @@
-//! The removal of a chat's directory with all that is in it.
+//! Removes a chat directory with its content.
 //!
-//! Its content is a sandbox's, which may have made links, and directories of any depth: links are removed, never followed,
-//! and depth costs neither stack nor descriptors. The directory is renamed first, to a name that no chat has. A create that
-//! comes next makes a new one, whatever is left of the old, and a removal that was interrupted is known by its name.
+//! A sandbox wrote the content, which may have links and directories of any depth: links are removed, never followed,
+//! and depth costs neither stack nor descriptors. The directory is renamed first, to a name that no chat has. The next
+//! create then makes a new directory, and an interrupted removal is found by its name.
 
 use std::ffi::{CStr, CString};
 use std::os::fd::OwnedFd;
@@ -15,19 +15,19 @@ const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::
 
 const PREFIX: &str = ".removed-";
 
-/// How many entries one call removes at most, so that it ends long before the deadline of a call to the file system.
+/// The maximum of entries that one call removes, so that it ends long before the deadline of a file system call.
 const BATCH: usize = 1000;
 
 pub(super) fn open_root(root: &Path) -> rustix::io::Result<OwnedFd> {
     rustix::fs::openat(CWD, root, DIRECTORY, Mode::empty())
 }
 
-/// The name of a chat's directory while it is being removed.
+/// Returns the name of a chat directory during its removal.
 pub(super) fn removed_name(chat: &str) -> String {
     format!("{PREFIX}{chat}")
 }
 
-/// Returns all names in the root: of chats, and of directories that are being removed, or were when the service ended.
+/// Returns all names in the root: of chats, and of unfinished removals.
 pub(super) fn all_names(root: &OwnedFd) -> rustix::io::Result<Vec<String>> {
     let names = names(root, usize::MAX)?;
     Ok(names.into_iter().filter_map(|name| name.into_string().ok()).collect())
@@ -37,8 +37,8 @@ pub(super) fn is_removed_name(name: &str) -> bool {
     name.starts_with(PREFIX)
 }
 
-/// Takes the directory away from its chat. Returns whether there was one.
-pub(super) fn take_away(root: &OwnedFd, chat: &str) -> rustix::io::Result<bool> {
+/// Renames the chat's directory for its removal. Returns whether it existed.
+pub(super) fn rename_for_removal(root: &OwnedFd, chat: &str) -> rustix::io::Result<bool> {
     match rustix::fs::renameat(root, chat, root, removed_name(chat)) {
         Ok(()) => Ok(true),
         Err(Errno::NOENT) => Ok(false),
@@ -46,16 +46,16 @@ pub(super) fn take_away(root: &OwnedFd, chat: &str) -> rustix::io::Result<bool> 
     }
 }
 
-/// How far a removal has come.
+/// The progress of a removal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Progress {
-    /// There was nothing of that name.
+    /// The directory did not exist.
     Absent,
     More,
     Done,
 }
 
-/// Removes a part of the directory of this name, or all that is left of it.
+/// Removes up to [`BATCH`] entries of a directory, and the directory itself once it is empty.
 pub(super) fn remove_part(root: &OwnedFd, name: &str) -> rustix::io::Result<Progress> {
     let top = match rustix::fs::openat(root, name, DIRECTORY, Mode::empty()) {
         Ok(top) => top,
@@ -77,18 +77,18 @@ pub(super) fn remove_part(root: &OwnedFd, name: &str) -> rustix::io::Result<Prog
         for name in names {
             left = left.saturating_sub(1);
             if !remove_entry(&top, &name)? {
-                left = empty(&top, &name, left)?;
+                left = empty_directory(&top, &name, left)?;
             }
         }
     }
     Ok(Progress::More)
 }
 
-/// Removes what is in a directory, and the directory itself if nothing was left in it. A directory in it that is not empty
-/// is moved to the top, which keeps the depth at two.
-fn empty(top: &OwnedFd, name: &CStr, mut left: usize) -> rustix::io::Result<usize> {
+/// Removes the entries of a directory, and the directory itself once it is empty. A non-empty directory in it is moved
+/// to the top, which keeps the depth at two.
+fn empty_directory(top: &OwnedFd, name: &CStr, mut left: usize) -> rustix::io::Result<usize> {
     let directory = match rustix::fs::openat(top, name, DIRECTORY, Mode::empty()) {
-        // Another removal of the same directory was faster.
+        // A concurrent removal of the same directory was faster.
         Err(Errno::NOENT) => return Ok(left),
         directory => directory?,
     };
@@ -102,7 +102,7 @@ fn empty(top: &OwnedFd, name: &CStr, mut left: usize) -> rustix::io::Result<usiz
         }
     }
     match rustix::fs::unlinkat(top, name, AtFlags::REMOVEDIR) {
-        // The next round goes on with it.
+        // The next round continues with a non-empty directory.
         Ok(()) | Err(Errno::NOENT | Errno::NOTEMPTY | Errno::EXIST) => Ok(left),
         Err(error) => Err(error),
     }
@@ -123,7 +123,7 @@ fn remove_entry(directory: &OwnedFd, name: &CStr) -> rustix::io::Result<bool> {
     }
 }
 
-/// The first so many names in a directory.
+/// Returns at most `most` names in a directory.
 fn names(directory: &OwnedFd, most: usize) -> rustix::io::Result<Vec<CString>> {
     let entries = Dir::read_from(directory)?;
     let names = entries.map(|entry| entry.map(|entry| entry.file_name().to_owned()));
@@ -136,7 +136,7 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::symlink;
 
-    /// A root with a chat's directory in it.
+    /// Returns a root with one chat directory.
     fn fresh() -> (tempfile::TempDir, OwnedFd) {
         let place = tempfile::tempdir().unwrap();
         fs::create_dir(place.path().join("chat")).unwrap();
@@ -145,12 +145,12 @@ mod tests {
     }
 
     fn remove(root: &OwnedFd) -> usize {
-        assert!(take_away(root, "chat").unwrap());
+        assert!(rename_for_removal(root, "chat").unwrap());
         (1..).find(|_| remove_part(root, &removed_name("chat")).unwrap() == Progress::Done).unwrap()
     }
 
     #[test]
-    fn a_directory_is_removed_with_its_links_and_nothing_that_they_lead_to() {
+    fn a_directory_is_removed_without_following_its_links() {
         let (place, root) = fresh();
         let outside = place.path().join("outside");
         fs::create_dir(&outside).unwrap();
@@ -164,7 +164,7 @@ mod tests {
         remove(&root);
         assert!(outside.join("kept").exists());
         assert_eq!(fs::read_dir(place.path()).unwrap().count(), 1);
-        assert!(!take_away(&root, "chat").unwrap());
+        assert!(!rename_for_removal(&root, "chat").unwrap());
         assert_eq!(remove_part(&root, &removed_name("chat")), Ok(Progress::Absent));
     }
 
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_has_the_name_of_the_directory_is_removed_as_what_it_is() {
+    fn a_link_in_place_of_the_directory_is_removed_and_not_followed() {
         let (place, root) = fresh();
         let outside = place.path().join("outside");
         fs::create_dir(&outside).unwrap();

@@ -1,4 +1,4 @@
-//! A lane: how many calls may be under way in one place, and how many of them are overdue.
+//! A lane: limits the concurrent calls into one directory or mount, and counts the overdue ones.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -8,25 +8,26 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
-/// Why there is no outcome. The same call may succeed later.
+/// Why a call has no outcome. The same call may succeed later.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Unavailable {
     #[error("the file system did not answer within {0:?}")]
     TimedOut(Duration),
-    #[error("the file system does not answer: {calls} earlier calls have waited for it for over {limit:?}")]
+    #[error("the file system does not answer: {calls} earlier calls are waiting for more than {limit:?}")]
     Hung { calls: usize, limit: Duration },
     #[error("the file system worker failed")]
     Failed,
 }
 
+/// A limit on concurrent file system calls.
 #[derive(Debug)]
 pub(super) struct Lane {
-    /// For metrics and logs: whose paths it serves.
+    /// The name in metrics and logs.
     name: &'static str,
     size: usize,
     limit: Duration,
     permits: Arc<Semaphore>,
-    /// Calls whose callers were told that they take too long, and that have not returned.
+    /// The number of calls that missed their deadline and have not returned.
     overdue: AtomicUsize,
 }
 
@@ -36,7 +37,7 @@ impl Lane {
         Arc::new(Self { name, size, limit, permits, overdue: AtomicUsize::new(0) })
     }
 
-    /// Waits until a call may begin. `shared` bounds several lanes together.
+    /// Waits until a call may begin. `shared` limits several lanes together.
     pub(super) async fn enter(
         self: &Arc<Self>,
         deadline: Instant,
@@ -56,8 +57,9 @@ impl Lane {
         };
         let permits =
             tokio::time::timeout_at(deadline, permits).await.map_err(|_| Unavailable::TimedOut(self.limit))?;
-        let place = Arc::new(Place { lane: Arc::clone(self), state: AtomicU8::new(RUNNING), since: Instant::now() });
-        Ok(Call { place, _permits: permits, deadline })
+        let call_state =
+            Arc::new(CallState { lane: Arc::clone(self), state: AtomicU8::new(RUNNING), since: Instant::now() });
+        Ok(Call { call_state, _permits: permits, deadline })
     }
 }
 
@@ -65,76 +67,77 @@ const RUNNING: u8 = 0;
 const OVERDUE: u8 = 1;
 const RETURNED: u8 = 2;
 
-/// The place of one call in its lane.
+/// The state of one call in its lane, shared by the caller and the worker.
 #[derive(Debug)]
-struct Place {
+struct CallState {
     lane: Arc<Lane>,
     state: AtomicU8,
     since: Instant,
 }
 
-impl Place {
+impl CallState {
     /// Called once, by the caller's side.
-    fn is_overdue(&self) {
-        // Counted first: a call that returns in between takes back what was counted.
+    fn mark_overdue(&self) {
+        // Counts before the state changes: a call that returned in between is uncounted below.
         self.lane.overdue.fetch_add(1, Ordering::Relaxed);
-        stuck(self.lane.name).increment(1);
+        stuck_calls(self.lane.name).increment(1);
         let returned = self.state.compare_exchange(RUNNING, OVERDUE, Ordering::Relaxed, Ordering::Relaxed).is_err();
         if returned {
-            self.is_no_longer_overdue();
+            self.uncount_overdue();
         } else {
             tracing::warn!(lane = self.lane.name, limit = ?self.lane.limit, "file system call is overdue");
         }
     }
 
     /// Called once, by the worker's side.
-    fn has_returned(&self) {
+    fn mark_returned(&self) {
         if self.state.swap(RETURNED, Ordering::Relaxed) == OVERDUE {
             tracing::info!(lane = self.lane.name, took = ?self.since.elapsed(), "overdue file system call returned");
-            self.is_no_longer_overdue();
+            self.uncount_overdue();
         }
     }
 
-    fn is_no_longer_overdue(&self) {
+    fn uncount_overdue(&self) {
         self.lane.overdue.fetch_sub(1, Ordering::Relaxed);
-        stuck(self.lane.name).decrement(1);
+        stuck_calls(self.lane.name).decrement(1);
     }
 }
 
-/// A call that may begin. It counts until it has returned, whether or not its caller still waits.
+/// A call that may begin. It counts until it returns, whether or not its caller still waits.
 #[derive(Debug)]
 pub(super) struct Call {
-    place: Arc<Place>,
+    call_state: Arc<CallState>,
     _permits: (Option<OwnedSemaphorePermit>, Option<OwnedSemaphorePermit>),
     deadline: Instant,
 }
 
 impl Drop for Call {
     fn drop(&mut self) {
-        self.place.has_returned();
+        self.call_state.mark_returned();
     }
 }
 
 impl Call {
-    /// Does the work, on the thread of a worker.
+    /// Runs the work on the worker's thread and ends the call.
     pub(super) fn finish<T>(self, work: impl FnOnce() -> T) -> T {
         work()
     }
 
     pub(super) fn watch(&self) -> Watch {
-        Watch { place: Arc::clone(&self.place), deadline: self.deadline }
+        Watch { call_state: Arc::clone(&self.call_state), deadline: self.deadline }
     }
 }
 
 /// The caller's side of a call.
 #[derive(Debug)]
 pub(super) struct Watch {
-    place: Arc<Place>,
+    call_state: Arc<CallState>,
     deadline: Instant,
 }
 
 impl Watch {
-    /// The outcome, if it comes in time. In a task of its own: a caller that goes away leaves a call that still counts.
+    /// Returns the outcome if it arrives before the deadline. Runs in a separate task, so that the call still counts
+    /// after its caller is dropped.
     pub(super) async fn outcome<T: Send + 'static>(
         self,
         done: impl Future<Output = Option<T>> + Send + 'static,
@@ -143,8 +146,8 @@ impl Watch {
             match tokio::time::timeout_at(self.deadline, done).await {
                 Ok(outcome) => outcome.ok_or(Unavailable::Failed),
                 Err(_) => {
-                    self.place.is_overdue();
-                    Err(Unavailable::TimedOut(self.place.lane.limit))
+                    self.call_state.mark_overdue();
+                    Err(Unavailable::TimedOut(self.call_state.lane.limit))
                 }
             }
         };
@@ -152,6 +155,6 @@ impl Watch {
     }
 }
 
-fn stuck(lane: &'static str) -> metrics::Gauge {
+fn stuck_calls(lane: &'static str) -> metrics::Gauge {
     metrics::gauge!("sandboxd_file_system_stuck_calls", "lane" => lane)
 }

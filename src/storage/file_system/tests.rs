@@ -12,7 +12,7 @@ fn in_place(place: &Path, limit: Duration) -> FileSystem {
     FileSystem::with_limit(&place.join("state"), &place.join("chats"), limit).unwrap()
 }
 
-/// A call that hangs until the sender is dropped.
+/// Returns a call that hangs until the sender is dropped.
 fn hangs() -> (mpsc::Sender<()>, impl FnOnce() + Send + 'static) {
     let (release, released) = mpsc::channel::<()>();
     (release, move || {
@@ -61,7 +61,7 @@ async fn a_caller_that_goes_away_leaves_a_call_that_counts() {
 async fn a_worker_that_panics_fails_its_own_call() {
     let place = tempfile::tempdir().unwrap();
     let files = in_place(place.path(), LIMIT);
-    assert_eq!(files.own(Own::State, || panic!("as a test")).await, Err::<(), _>(Unavailable::Failed));
+    assert_eq!(files.own(Own::State, || panic!("for the test")).await, Err::<(), _>(Unavailable::Failed));
     assert_eq!(files.own(Own::State, || 7).await, Ok(7));
 }
 
@@ -115,7 +115,7 @@ async fn a_walk_ends_where_the_kernel_would() {
 }
 
 #[tokio::test]
-async fn what_is_missing_is_named_with_its_links_resolved() {
+async fn a_missing_path_is_named_with_its_links_resolved() {
     let place = tempfile::tempdir().unwrap();
     let top = place.path().canonicalize().unwrap();
     symlink("elsewhere/none", top.join("dangling")).unwrap();

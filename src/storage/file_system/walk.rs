@@ -1,8 +1,8 @@
-//! From a path to an open directory, mount by mount.
+//! Opens a directory by its path, mount by mount.
 //!
-//! The kernel would follow a path through any number of file systems within one call, and the call would hang in whichever
-//! does not answer. Here each call stays within one: the kernel is told to stop before a mount point, and the walk goes on
-//! in the lane of the file system that is mounted there.
+//! One system call can follow a path through several file systems, and hangs in the first that does not answer. Here
+//! each call stays within one file system: the kernel stops before a mount point, and the walk continues in the lane of
+//! the file system that is mounted there.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
@@ -15,25 +15,25 @@ use rustix::io::Errno;
 
 use super::OpenError;
 
-/// As many as the kernel follows.
+/// The kernel's limit of followed links.
 const MOST_LINKS: usize = 40;
 
-/// Steps of one walk; a path can be 4096 bytes long.
+/// The maximum of steps in one walk; a path can be 4096 bytes long.
 const MOST_STEPS: usize = 4096;
 
-/// What becomes of symbolic links on the way.
+/// How a walk treats symbolic links.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Links {
     Follow,
-    /// A path with a link in it is not opened.
+    /// A path that contains a link is not opened.
     Refuse,
 }
 
-/// A directory that is held open: another directory may take its path, and never its place here.
+/// An open directory. The handle stays on this directory even if another one takes its path.
 #[derive(Debug)]
 pub struct Directory {
     pub handle: OwnedFd,
-    /// Where the kernel says that it is.
+    /// The path as the kernel reports it.
     pub path: PathBuf,
     pub device: u64,
     pub inode: u64,
@@ -54,21 +54,23 @@ impl Directory {
         Ok(Self { handle, path, device: stat.st_dev, inode: stat.st_ino, mount })
     }
 
-    /// Where the file system is mounted that it lies in.
+    /// Returns the mount point of the directory's file system.
     pub(crate) fn mount_point(&self) -> &Path {
         &self.mount
     }
 }
 
+/// A walk along a path.
 #[derive(Debug)]
 pub(super) struct Walk {
     links: Links,
-    /// The directory that was reached, open except at the start, and its path, which has no links.
+    /// The directory that was reached; `None` at the start.
     reached: Option<OwnedFd>,
+    /// The path of that directory, without links.
     path: PathBuf,
-    /// Where the file system is mounted in which the next step is.
+    /// The mount point of the next step's file system.
     mount: PathBuf,
-    /// The next name is that of a mount point, into which this walk may go.
+    /// The next name is a mount point that the walk may enter.
     crosses: bool,
     rest: VecDeque<OsString>,
     followed: usize,
@@ -96,17 +98,17 @@ impl Walk {
         }
     }
 
-    /// Where the file system is mounted in which the next step is.
+    /// Returns the mount point of the next step's file system.
     pub(super) fn mount(&self) -> &Path {
         &self.mount
     }
 
-    /// Goes on to the directory, or to the next mount point.
+    /// Continues to the directory, or to the next mount point.
     pub(super) fn advance(mut self) -> Result<Progress, OpenError> {
         loop {
             let step = self.step();
             match step {
-                Ok(Step::On) => {}
+                Ok(Step::Next) => {}
                 Ok(Step::Arrived(directory)) => return Ok(Progress::Arrived(directory)),
                 Ok(Step::Crosses) => return Ok(Progress::Crosses(Box::new(self))),
                 Err(errno) => {
@@ -130,11 +132,11 @@ impl Walk {
             return Directory::of(reached, self.mount.clone()).map(Step::Arrived);
         };
         if name == ".." {
-            // From the top again: the directory above may be in another file system.
+            // Restarts from the root: the parent may be in another file system.
             self.rest.pop_front();
             self.path.pop();
             self.restart();
-            return Ok(Step::On);
+            return Ok(Step::Next);
         }
         let within = if self.crosses { ResolveFlags::empty() } else { ResolveFlags::NO_XDEV };
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -148,7 +150,7 @@ impl Walk {
             opened => opened?,
         };
         self.crosses = false;
-        // Of anything but a link, there is no target to read.
+        // Only a link has a target.
         match rustix::fs::readlinkat(&opened, "", Vec::new()) {
             Ok(target) => self.follow(reached, Path::new(&OsString::from_vec(target.into_bytes())))?,
             Err(Errno::NOENT | Errno::INVAL) => {
@@ -158,7 +160,7 @@ impl Walk {
             }
             Err(error) => return Err(error),
         }
-        Ok(Step::On)
+        Ok(Step::Next)
     }
 
     fn follow(&mut self, from: OwnedFd, target: &Path) -> rustix::io::Result<()> {
@@ -190,7 +192,7 @@ impl Walk {
 }
 
 enum Step {
-    On,
+    Next,
     Arrived(Directory),
     Crosses,
 }

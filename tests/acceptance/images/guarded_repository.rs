@@ -1,5 +1,5 @@
-//! A repository behind a password, over HTTP, that looks around whenever somebody comes in: whether the password shows in
-//! the arguments or the environment of any process.
+//! A repository behind a password, over HTTP. On every request, it searches the arguments and environments of all
+//! processes for the password.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -16,7 +16,7 @@ struct Seen {
     processes: Vec<String>,
 }
 
-struct Door {
+struct Access {
     root: PathBuf,
     key: String,
     secret: String,
@@ -24,7 +24,7 @@ struct Door {
 }
 
 pub(super) struct Guarded {
-    door: Arc<Door>,
+    access: Arc<Access>,
     port: u16,
     serving: JoinHandle<()>,
 }
@@ -34,17 +34,17 @@ impl Guarded {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let port = listener.local_addr().expect("an address").port();
         let key = base64::engine::general_purpose::STANDARD.encode(format!("{user}:{password}"));
-        let door = Door { root: root.to_owned(), key, secret: password.to_owned(), seen: Mutex::default() };
-        let door = Arc::new(door);
+        let access = Access { root: root.to_owned(), key, secret: password.to_owned(), seen: Mutex::default() };
+        let access = Arc::new(access);
         let serving = tokio::spawn({
-            let door = Arc::clone(&door);
+            let access = Arc::clone(&access);
             async move {
                 while let Ok((stream, _)) = listener.accept().await {
-                    tokio::spawn(answer(Arc::clone(&door), stream));
+                    tokio::spawn(answer(Arc::clone(&access), stream));
                 }
             }
         });
-        Self { door, port, serving }
+        Self { access, port, serving }
     }
 
     pub(super) fn url(&self) -> String {
@@ -52,15 +52,15 @@ impl Guarded {
     }
 
     pub(super) fn was_opened(&self) -> bool {
-        self.door.seen.lock().expect("no panic").opened
+        self.access.seen.lock().expect("no panic").opened
     }
 
     pub(super) fn was_asked_without(&self) -> bool {
-        self.door.seen.lock().expect("no panic").asked_without
+        self.access.seen.lock().expect("no panic").asked_without
     }
 
     pub(super) fn seen_in(&self) -> Vec<String> {
-        self.door.seen.lock().expect("no panic").processes.clone()
+        self.access.seen.lock().expect("no panic").processes.clone()
     }
 }
 
@@ -70,7 +70,7 @@ impl Drop for Guarded {
     }
 }
 
-async fn answer(door: Arc<Door>, mut stream: TcpStream) -> std::io::Result<()> {
+async fn answer(access: Arc<Access>, mut stream: TcpStream) -> std::io::Result<()> {
     let mut head = Vec::new();
     while !head.windows(4).any(|end| end == b"\r\n\r\n") {
         if stream.read_buf(&mut head).await? == 0 {
@@ -78,7 +78,7 @@ async fn answer(door: Arc<Door>, mut stream: TcpStream) -> std::io::Result<()> {
         }
     }
     let head = String::from_utf8_lossy(&head).into_owned();
-    let (status, body) = door.open(&head);
+    let (status, body) = access.check(&head);
     let length = body.len();
     let headers = format!(
         "HTTP/1.1 {status}\r\nWWW-Authenticate: Basic realm=\"git\"\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n"
@@ -88,8 +88,8 @@ async fn answer(door: Arc<Door>, mut stream: TcpStream) -> std::io::Result<()> {
     stream.shutdown().await
 }
 
-impl Door {
-    fn open(&self, head: &str) -> (&'static str, Vec<u8>) {
+impl Access {
+    fn check(&self, head: &str) -> (&'static str, Vec<u8>) {
         let mut seen = self.seen.lock().expect("no panic");
         seen.processes.extend(processes_with(&self.secret));
         if !head.contains(&format!("Authorization: Basic {}", self.key)) {
@@ -99,7 +99,7 @@ impl Door {
         seen.opened = true;
         let path = head.split(' ').nth(1).and_then(|path| path.split('?').next()).unwrap_or_default();
         let (name, path) = path.trim_start_matches('/').split_once('/').unwrap_or_default();
-        // Others are beside it.
+        // The other repositories are in the same directory.
         let repository = if name == "app.git" { self.root.clone() } else { self.root.with_file_name(name) };
         match std::fs::read(repository.join(path)) {
             Ok(content) => ("200 OK", content),

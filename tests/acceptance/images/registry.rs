@@ -1,4 +1,5 @@
-//! A registry with one image, as a container in the engine's own network: an engine trusts one on its loopback address.
+//! A registry with one image, as a container in the engine's network: an engine trusts a registry on its loopback
+//! address.
 
 use std::collections::HashMap;
 
@@ -10,8 +11,8 @@ use crate::containers::Containers;
 use crate::daemon::Daemon;
 use crate::engine::{blocking, eventually};
 
-/// Serves the image `test:v1`, whose layer it gives only once `/open` is there, and prints what it is asked for. With
-/// credentials to expect, it gives nothing to others, and tells them what they have shown.
+/// Serves the image `test:v1`, but its layer only once `/open` exists, and prints the requests. With configured
+/// credentials, it refuses other callers and reports the credentials that they sent.
 const PROGRAM: &str = r#"
 import base64, hashlib, http.server, io, json, os, sys, tarfile, time
 name, expected = sys.argv[1:]
@@ -79,7 +80,7 @@ impl Registry {
         Self::expecting(service, "").await
     }
 
-    /// One that wants to be shown `user:password`.
+    /// Starts a registry that requires the credentials `user:password`.
     pub(super) async fn expecting(service: &Daemon, credentials: &str) -> Self {
         let containers = service.containers().await;
         let body = ContainerCreateBody {
@@ -117,7 +118,7 @@ impl Registry {
         self.printed().await.iter().filter(|line| *line == "layer asked for").count()
     }
 
-    /// Lets the layer go.
+    /// Lets the registry serve the layer.
     pub(super) async fn open(&self) {
         self.containers.shell(&self.container, "touch /open").await;
     }

@@ -1,4 +1,4 @@
-//! Registries that want to know who asks.
+//! Tests of registries that require credentials.
 
 use base64::Engine;
 use bollard::query_parameters::RemoveImageOptions;
@@ -8,10 +8,10 @@ use serde_json::{Value, json};
 use super::registry::Registry;
 use super::{builder_setup, followed, write};
 
-/// Whose encodings differ between the two alphabets of base64, wherever in a text it is.
+/// A secret whose encodings differ between the two base64 alphabets at every alignment.
 const SECRET: &str = "s3cr3t-???~~~>>>5ea51de0ff";
 
-/// As it would be seen in a header.
+/// Returns the encodings that a header may contain.
 fn encoded() -> [String; 3] {
     let encode = |text: &str| base64::engine::general_purpose::STANDARD_NO_PAD.encode(text);
     [SECRET.to_owned(), encode(&format!("deploy:{SECRET}")), encode(r#"{"username":"#)]
@@ -22,7 +22,7 @@ async fn credentials_open_a_registry_and_are_seen_nowhere() {
     let (service, tag) = builder_setup("log.filter = 'trace'").await;
     let registry = Registry::expecting(&service, &format!("deploy:{SECRET}")).await;
     let image = json!({ "image": registry.image() });
-    let refused = service.call("image.pull", image.clone()).await.expect_err("nobody has signed in");
+    let refused = service.call("image.pull", image.clone()).await.expect_err("no credentials are configured");
     assert_eq!(refused.data.kind, "image_pull_failed");
     assert!(
         refused.message.contains(registry.host()) && refused.message.contains("none are configured"),
@@ -44,19 +44,22 @@ async fn credentials_open_a_registry_and_are_seen_nowhere() {
     let (pulled, ()) = tokio::join!(pulls, opening);
     let ids: Vec<&Value> = pulled.iter().map(|(_, made)| &made.as_ref().expect("pulled")["image_id"]).collect();
     assert!(ids.iter().all(|id| *id == ids[0]), "{ids:?}");
-    assert!(pulled.iter().any(|(told, _)| told.iter().any(|line| line.contains("Pull complete"))), "{pulled:?}");
+    assert!(
+        pulled.iter().any(|(messages, _)| messages.iter().any(|line| line.contains("Pull complete"))),
+        "{pulled:?}"
+    );
     assert_eq!(registry.layers_served().await, 1, "one pull for all who wait");
 
     let docker = service.containers().await.docker;
-    let forget =
+    let remove_pulled =
         async || docker.remove_image(registry.image(), None::<RemoveImageOptions>, None).await.expect("removed");
-    forget().await;
+    remove_pulled().await;
     let context = service.volume("context");
     write(&context, "Dockerfile", &format!("FROM {}\nLABEL a=b\n", registry.image()));
     let (built, made) =
         followed(&service.connect().await, "image.build", json!({ "context": context, "tag": tag })).await;
     made.expect("built upon an image of the registry");
-    for (what, text) in [
+    for (source, text) in [
         ("pull", format!("{pulled:?}")),
         ("build", format!("{built:?}")),
         ("image", format!("{:?}", docker.inspect_image(&tag).await.expect("an image"))),
@@ -64,10 +67,10 @@ async fn credentials_open_a_registry_and_are_seen_nowhere() {
         ("log", service.log()),
         ("listing", service.call("image.list", json!({})).await.expect("a list").to_string()),
     ] {
-        assert!(encoded().iter().all(|secret| !text.contains(secret)), "in its {what}");
+        assert!(encoded().iter().all(|secret| !text.contains(secret)), "in its {source}");
     }
     docker.remove_image(&tag, None::<RemoveImageOptions>, None).await.expect("removed");
-    forget().await;
+    remove_pulled().await;
 
     std::fs::write(&file, "deploy:an-old-password\n").expect("written");
     let refused = service.call("image.pull", image.clone()).await.expect_err("no longer right");

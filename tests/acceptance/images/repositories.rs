@@ -1,4 +1,4 @@
-//! Images that keep up with a repository.
+//! Tests of images that follow a branch of a repository.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,7 +10,7 @@ use crate::daemon::Daemon;
 use crate::engine::{eventually, test_image};
 use crate::installation::Installation;
 
-/// A repository on this host, and a place to work on it.
+/// A bare repository on this host, with a working copy.
 pub(super) struct Upstream {
     work: PathBuf,
     pub(super) bare: PathBuf,
@@ -44,7 +44,7 @@ impl Upstream {
         git(&self.work, &["rev-parse", "HEAD"])
     }
 
-    /// Puts another repository into this one, which is to be found at `url`.
+    /// Adds another repository as a submodule with this `url`.
     pub(super) fn add(&self, other: &Upstream, name: &str, url: &str) {
         git(&self.work, &["submodule", "--quiet", "add", other.bare.to_str().expect("UTF-8"), name]);
         git(&self.work, &["config", "--file", ".gitmodules", &format!("submodule.{name}.url"), url]);
@@ -73,7 +73,7 @@ fn git(directory: &Path, arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).expect("UTF-8").trim().to_owned()
 }
 
-/// A service whose default profile is made of a repository.
+/// Returns an installation whose default profile uses an image of this repository.
 pub(super) fn configured(url: &str, settings: &str) -> (Installation, String) {
     let mut installation = Installation::new("profiles.default.network = 'none'");
     let tag = format!("{}:latest", installation.name());
@@ -207,7 +207,7 @@ async fn credentials_open_a_repository_and_are_seen_nowhere() {
         let history = docker.image_history(&tag).await.expect("a history");
         let image = docker.inspect_image(&tag).await.expect("an image");
         let found = shell(&service, &format!("grep -r {} /srv/app && echo found", SECRET)).await;
-        for (what, text) in [
+        for (source, text) in [
             ("history", format!("{history:?}")),
             ("image", format!("{image:?}")),
             ("files", found),
@@ -215,9 +215,9 @@ async fn credentials_open_a_repository_and_are_seen_nowhere() {
             ("log", service.log()),
             ("listing", service.call("image.list", json!({})).await.expect("a list").to_string()),
         ] {
-            assert!(!text.contains(SECRET), "in its {what}");
+            assert!(!text.contains(SECRET), "in its {source}");
         }
-        eventually("nothing is left of the look", || async {
+        eventually("no temporary files are left", || async {
             let left = std::fs::read_dir(service.path("state/repositories")).expect("a directory");
             let names = left.map(|entry| entry.expect("an entry").file_name()).collect::<Vec<_>>();
             (names == ["app.git"]).then_some(())

@@ -1,4 +1,4 @@
-//! Repositories behind a real ssh server.
+//! Tests of repositories behind a real ssh server.
 
 use std::collections::HashMap;
 use std::os::unix::fs::PermissionsExt;
@@ -17,7 +17,7 @@ use crate::daemon::Daemon;
 use crate::engine::{blocking, eventually};
 use crate::installation::Installation;
 
-/// Lets one key in, as the user git, to one repository.
+/// An ssh server that lets one key access one repository as the user git.
 struct GitHost {
     containers: Containers,
     container: String,
@@ -40,8 +40,8 @@ impl GitHost {
         let created = containers.docker.create_container(None::<CreateContainerOptions>, body).await.expect("created");
         let mut host = Self { containers, container: created.id, address: String::new() };
         host.containers.docker.start_container(&host.container, None).await.expect("started");
-        eventually("it listens", || async { host.log().await.contains("Server reader").then_some(()) }).await;
-        // The repository is not the user's.
+        eventually("it listens", || async { host.log().await.contains("Server listening").then_some(()) }).await;
+        // The user git does not own the repository.
         host.containers.shell(&host.container, "git config --system safe.directory '*'").await;
         let inspected = host.containers.docker.inspect_container(&host.container, None).await.expect("it is there");
         let networks = inspected.network_settings.and_then(|settings| settings.networks).expect("networks");
@@ -71,7 +71,7 @@ impl Drop for GitHost {
     }
 }
 
-/// Makes a key, and answers its public half.
+/// Creates a key pair and returns the public key.
 fn make_key(file: &Path) -> String {
     let path = file.to_str().expect("UTF-8");
     let made = Command::new("ssh-keygen").args(["-q", "-t", "ed25519", "-N", "", "-C", "test", "-f", path]).status();
@@ -85,7 +85,7 @@ async fn a_key_opens_a_repository_at_a_known_host_alone() {
     let upstream = Upstream::named(&place, "app");
     let keys = place.path("keys");
     std::fs::create_dir(&keys).expect("a directory");
-    // It is read by a user of the container.
+    // A user of the container reads this.
     std::fs::set_permissions(&keys, PermissionsExt::from_mode(0o755)).expect("open");
     let host_key = make_key(&keys.join("host"));
     let other_key = make_key(&place.path("other"));
@@ -113,7 +113,7 @@ async fn a_key_opens_a_repository_at_a_known_host_alone() {
         assert!(refused.message.contains("Host key verification failed"), "{why}: {refused:?}");
     }
     let log = host.log().await;
-    assert!(!log.contains("publickey"), "nobody was shown the key: {log}");
+    assert!(!log.contains("publickey"), "the key was offered: {log}");
 
     std::fs::write(&known, &good).expect("written");
     refresh(&service).await.expect("built");
@@ -121,7 +121,7 @@ async fn a_key_opens_a_repository_at_a_known_host_alone() {
     assert!(host.log().await.contains("Accepted publickey for git"));
     assert!(!service.log().contains(&body), "the key is in the log");
     assert_eq!(std::fs::read_to_string(&known).expect("readable"), good, "it is only read");
-    eventually("nothing is left of the look", || async {
+    eventually("no temporary files are left", || async {
         let left = std::fs::read_dir(service.path("state/repositories")).expect("a directory");
         let names = left.map(|entry| entry.expect("an entry").file_name()).collect::<Vec<_>>();
         (names == ["app.git"]).then_some(())

@@ -1,4 +1,4 @@
-//! Repositories within repositories.
+//! Tests of repositories with submodules.
 
 use serde_json::json;
 
@@ -53,12 +53,12 @@ async fn a_submodule_elsewhere_is_not_shown_the_credentials() {
     service.call("image.refresh", json!({ "repository": "app" })).await.expect("built");
     assert_eq!(shell(&service, "cat /srv/app/lib/greeting").await, "from the same host");
 
-    // It would let them in, if it were shown them.
-    let stranger = Guarded::serve(&lib.bare, "deploy", SECRET).await;
-    app.add(&lib, "elsewhere", &stranger.url());
+    // The other host would accept the same credentials.
+    let other_host = Guarded::serve(&lib.bare, "deploy", SECRET).await;
+    app.add(&lib, "elsewhere", &other_host.url());
     let refused = service.call("image.refresh", json!({ "repository": "app" })).await.expect_err("it stays closed");
     assert_eq!(refused.data.kind, "repository_unavailable", "{refused:?}");
-    assert!(stranger.was_asked_without() && !stranger.was_opened());
+    assert!(other_host.was_asked_without() && !other_host.was_opened());
     assert_eq!(guarded.seen_in(), Vec::<String>::new(), "processes with it in their arguments or environment");
     assert!(!service.log().contains(SECRET));
 }

@@ -1,4 +1,4 @@
-//! One life of a service with a violent end, and what the next one makes of it.
+//! One run of a service that is killed, and the checks of the next run.
 
 use std::fmt;
 use std::os::unix::process::ExitStatusExt;
@@ -16,14 +16,14 @@ const AT: &str = "SANDBOXD_CRASH_AT";
 const LOG: &str = "SANDBOXD_CRASH_LOG";
 const FROM: &str = "SANDBOXD_CRASH_FROM";
 
-/// How the first life ends.
+/// How the first run ends.
 #[derive(Debug, Clone)]
 pub(super) enum End {
-    /// As it should; what was passed is written down.
+    /// Gracefully, with a record of the crash points that it passed.
     Recorded,
-    /// By itself, at this passage.
+    /// Killed at this crash point.
     At(String),
-    /// Right after the answer.
+    /// Killed right after the answer.
     Answered,
 }
 
@@ -31,7 +31,7 @@ impl fmt::Display for End {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             End::Recorded => f.write_str("recorded"),
-            End::At(passage) => f.write_str(passage),
+            End::At(crash_point) => f.write_str(crash_point),
             End::Answered => f.write_str("once answered"),
         }
     }
@@ -39,28 +39,28 @@ impl fmt::Display for End {
 
 pub(super) struct Report {
     pub(super) killed: bool,
-    /// The passages, where they were recorded.
-    pub(super) passed: Vec<String>,
+    /// The recorded crash points.
+    pub(super) crash_points: Vec<String>,
 }
 
-/// What is known when the service is dead.
+/// The known facts after the death of the service.
 #[derive(Debug)]
 pub(super) struct Aftermath {
-    /// What the chat had before the use case.
+    /// The chat's sandbox before the use case.
     pub(super) before: Option<Value>,
-    /// What the use case was answered with, if it was.
+    /// The answer of the use case, if it came.
     pub(super) answer: Option<Value>,
-    /// What is on disk for the chat.
+    /// The chat's record on disk.
     pub(super) record: Option<Sandbox>,
 }
 
 pub(super) async fn run(use_case: UseCase, end: End) -> Report {
     let mut installation = Installation::new(use_case.settings());
-    let (log, armed) = (installation.path("passages"), installation.path("armed"));
+    let (log, armed) = (installation.path("crash-points"), installation.path("armed"));
     installation = installation.with_variable(FROM, &armed.display().to_string());
     installation = match &end {
         End::Recorded => installation.with_variable(LOG, &log.display().to_string()),
-        End::At(passage) => installation.with_variable(AT, passage),
+        End::At(crash_point) => installation.with_variable(AT, crash_point),
         End::Answered => installation,
     };
     let service = installation.start().await;
@@ -77,28 +77,28 @@ pub(super) async fn run(use_case: UseCase, end: End) -> Report {
             (killed, installation)
         }
     };
-    assert!(killed || answer.is_some(), "whoever is alive answers");
+    assert!(killed || answer.is_some(), "a living service answers");
 
     let record = records(&installation).into_iter().find(|record| record.chat.to_string() == chat.chat_id());
     let aftermath = Aftermath { before, answer, record };
     let mut installation = installation.without_variable(AT).without_variable(LOG);
-    // Soon: what the engine was asked for may come into being after the next service has looked.
+    // Frequent checks: the engine may create a container after the next service's first reconciliation.
     installation.configure("reaper.tick = '50ms'\nreconciler.interval = '1s'");
     let next = installation.start().await;
     use_case.verify(&next, &chat, &aftermath).await;
 
     let installation = next.stop().await;
     assert_eq!(installation.containers().await.count().await, 0);
-    assert_eq!(records(&installation), [], "nothing is owed");
+    assert_eq!(records(&installation), [], "no removal is owed");
     for directory in ["sandboxes", "slots"] {
         let left = std::fs::read_dir(installation.path("state").join(directory)).expect("it is there");
         assert_eq!(left.count(), 0, "{directory}");
     }
-    let passed = std::fs::read_to_string(log).unwrap_or_default().lines().map(String::from).collect();
-    Report { killed, passed }
+    let crash_points = std::fs::read_to_string(log).unwrap_or_default().lines().map(String::from).collect();
+    Report { killed, crash_points }
 }
 
-/// What is on disk, read from a copy: the next service finds it as the last one has left it.
+/// Reads the records from a copy, so that the next service finds the journal unchanged.
 fn records(dead: &Installation) -> Vec<Sandbox> {
     let copy = tempfile::tempdir().expect("a directory");
     for part in ["journal.sqlite", "journal.sqlite-wal"] {

@@ -1,4 +1,4 @@
-//! What the service is killed in the middle of, and what must be so afterwards.
+//! The use cases during which the service is killed, and their conditions afterwards.
 
 use chrono::{DateTime, Utc};
 use sandboxd_actors::domain::sandbox::{Sandbox, Status};
@@ -12,39 +12,41 @@ use crate::engine::eventually;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum UseCase {
     Create,
-    /// A create that finds a slot.
+    /// A create that claims a slot.
     Claim,
     /// A create for a chat whose sandbox has expired.
     Replace,
     Renew,
     Pause,
     Delete,
-    /// Nobody asks for anything.
+    /// An expiry, without a request.
     Expire,
-    /// The same where the container is kept.
-    Rest,
+    /// An expiry that keeps the container.
+    ExpireStopping,
     Snapshot,
-    /// A delete with a snapshot first.
-    DeleteKeeping,
-    /// As `Expire`, with a snapshot first.
-    ExpireKeeping,
+    /// A delete that takes a snapshot first.
+    DeleteWithSnapshot,
+    /// An expiry that takes a snapshot first.
+    ExpireWithSnapshot,
 }
 
 impl UseCase {
     pub(super) fn settings(self) -> &'static str {
         match self {
             UseCase::Expire => "reaper.tick = '50ms'\nprofiles.default.network = 'none'",
-            UseCase::Rest => "reaper.tick = '50ms'\nprofiles.default = { network = 'none', on_expire = 'stop' }",
-            UseCase::ExpireKeeping => {
+            UseCase::ExpireStopping => {
+                "reaper.tick = '50ms'\nprofiles.default = { network = 'none', on_expire = 'stop' }"
+            }
+            UseCase::ExpireWithSnapshot => {
                 "reaper.tick = '50ms'\nprofiles.default = { network = 'none', on_expire = 'snapshot' }"
             }
-            // A slot for each hint, and none beyond.
+            // One slot per hint, and none otherwise.
             UseCase::Claim => "profiles.default = { network = 'none', pool = { size = 0, hints = 1 } }",
             _ => "profiles.default.network = 'none'",
         }
     }
 
-    /// What the chat has before.
+    /// Prepares the chat, and returns its sandbox if it has one.
     pub(super) async fn prepare(self, service: &Daemon, chat: &CreateParams) -> Option<Value> {
         let params = match self {
             UseCase::Create => return None,
@@ -54,10 +56,10 @@ impl UseCase {
                 return None;
             }
             UseCase::Replace => chat.with("ttl", 1),
-            // Counts from when it is ready, however long that took.
-            UseCase::Expire | UseCase::Rest | UseCase::ExpireKeeping => chat.with("idle_timeout", 1),
+            // The idle time begins at readiness, however late that is.
+            UseCase::Expire | UseCase::ExpireStopping | UseCase::ExpireWithSnapshot => chat.with("idle_timeout", 1),
             UseCase::Renew | UseCase::Pause | UseCase::Delete => chat.clone(),
-            UseCase::Snapshot | UseCase::DeleteKeeping => chat.clone(),
+            UseCase::Snapshot | UseCase::DeleteWithSnapshot => chat.clone(),
         };
         let before = service.created(&params).await;
         if self == UseCase::Replace {
@@ -67,7 +69,7 @@ impl UseCase {
         Some(before)
     }
 
-    /// The answer, unless the service has died before.
+    /// Returns the answer, or `None` if the service died before it.
     pub(super) async fn perform(self, service: &Daemon, chat: &CreateParams) -> Option<Value> {
         let id = json!({ "chat_id": chat.chat_id() });
         let answer = match self {
@@ -78,10 +80,10 @@ impl UseCase {
             UseCase::Pause => service.try_call("sandbox.pause", id).await,
             UseCase::Delete => service.try_call("sandbox.delete", id).await,
             UseCase::Snapshot => service.try_call("sandbox.snapshot", id).await,
-            UseCase::DeleteKeeping => {
+            UseCase::DeleteWithSnapshot => {
                 service.try_call("sandbox.delete", json!({ "chat_id": chat.chat_id(), "snapshot": true })).await
             }
-            UseCase::Expire | UseCase::Rest | UseCase::ExpireKeeping => {
+            UseCase::Expire | UseCase::ExpireStopping | UseCase::ExpireWithSnapshot => {
                 eventually("its end has come", || async {
                     match service.try_call("sandbox.get", &id).await {
                         None => Some(None),
@@ -99,7 +101,7 @@ impl UseCase {
         answer.map(|answer| answer.expect("no reason to fail"))
     }
 
-    /// The next service keeps what the last one has promised, and whoever asks again gets what they asked for, once.
+    /// Asserts that the next service keeps the promises of the last one, and that a repeated request succeeds once.
     pub(super) async fn verify(self, next: &Daemon, chat: &CreateParams, aftermath: &Aftermath) {
         let Aftermath { before, answer, record } = aftermath;
         let session = |sandbox: &Value| sandbox["session_id"].as_str().map(String::from);
@@ -115,7 +117,7 @@ impl UseCase {
                     assert_eq!(answer["launch"], if self == UseCase::Claim { "warm" } else { "cold" });
                 }
                 match made_now {
-                    Some(promised) => is_there(next, chat, promised).await,
+                    Some(promised) => exists_as_promised(next, chat, promised).await,
                     None => is_gone(next, chat).await,
                 }
             }
@@ -125,7 +127,7 @@ impl UseCase {
                 if let Some(answer) = answer {
                     assert_eq!(time(&answer["expires_at"]), to_the_millisecond(kept.expires_at));
                 }
-                is_there(next, chat, kept).await;
+                exists_as_promised(next, chat, kept).await;
                 let again = json!({ "chat_id": chat.chat_id(), "ttl": 90_000 });
                 let renewed = next.call("sandbox.renew", again).await.expect("renewed");
                 assert!(time(&renewed["expires_at"]) > time(&before.as_ref().expect("created")["expires_at"]));
@@ -135,15 +137,15 @@ impl UseCase {
                 if let Some(answer) = answer {
                     assert_eq!((answer["status"].as_str(), record.status), (Some("paused"), Status::Paused));
                 }
-                is_as_the_engine_has_it(next, chat, before.as_ref().expect("created")).await;
+                matches_the_engine(next, chat, before.as_ref().expect("created")).await;
             }
             UseCase::Delete => {
                 if answer.is_some() {
                     assert_eq!(*record, None, "struck out before it is answered");
                 }
                 match running {
-                    // It was not even begun.
-                    Some(kept) => is_there(next, chat, kept).await,
+                    // The delete had not begun.
+                    Some(kept) => exists_as_promised(next, chat, kept).await,
                     None => is_gone(next, chat).await,
                 }
                 let deleted = next.delete(chat).await.expect("an answer");
@@ -158,7 +160,7 @@ impl UseCase {
                 }
                 runs_again(next, chat).await;
             }
-            UseCase::DeleteKeeping => match running {
+            UseCase::DeleteWithSnapshot => match running {
                 Some(_) => {
                     assert_eq!(*answer, None, "struck out before it is answered");
                     runs_again(next, chat).await;
@@ -166,25 +168,25 @@ impl UseCase {
                 None => {
                     is_gone(next, chat).await;
                     let kept = snapshots(next, chat).await;
-                    assert!(!kept.is_empty(), "it is neither there nor kept");
+                    assert!(!kept.is_empty(), "it neither exists nor is saved");
                     if let Some(answer) = answer {
                         assert!(kept.contains(&answer["snapshot_id"]));
                     }
                 }
             },
-            UseCase::ExpireKeeping => {
+            UseCase::ExpireWithSnapshot => {
                 is_gone(next, chat).await;
-                assert!(!snapshots(next, chat).await.is_empty(), "it is neither there nor kept");
+                assert!(!snapshots(next, chat).await.is_empty(), "it neither exists nor is saved");
             }
             UseCase::Expire => is_gone(next, chat).await,
-            UseCase::Rest => is_at_rest(next, chat, before.as_ref().expect("created")).await,
+            UseCase::ExpireStopping => is_stopped(next, chat, before.as_ref().expect("created")).await,
         }
-        can_be_had_once(next, chat, record.as_ref()).await;
+        can_be_created_once(next, chat, record.as_ref()).await;
     }
 }
 
-/// As it was promised, and nothing else.
-async fn is_there(service: &Daemon, chat: &CreateParams, promised: &Sandbox) {
+/// Asserts that exactly the promised sandbox exists.
+async fn exists_as_promised(service: &Daemon, chat: &CreateParams, promised: &Sandbox) {
     let found = service.get(chat).await.expect("it was promised");
     assert_eq!(found["status"], "running", "{found}");
     assert_eq!(found["session_id"], promised.session.to_string());
@@ -212,7 +214,7 @@ async fn snapshots(service: &Daemon, chat: &CreateParams) -> Vec<Value> {
     page["snapshots"].as_array().expect("an array").iter().map(|kept| kept["snapshot_id"].clone()).collect()
 }
 
-/// It may stand still for a commit that the engine goes on with, though nobody waits for it.
+/// Waits until the sandbox runs. The engine may still pause it for a commit whose caller is gone.
 async fn runs_again(service: &Daemon, chat: &CreateParams) {
     eventually("it runs", || async {
         let found = service.get(chat).await.expect("it was promised");
@@ -221,8 +223,8 @@ async fn runs_again(service: &Daemon, chat: &CreateParams) {
     .await;
 }
 
-/// Paused or not: what counts is what the engine did, also if nobody could be told.
-async fn is_as_the_engine_has_it(service: &Daemon, chat: &CreateParams, before: &Value) {
+/// Asserts that the status matches the engine's state, even if the request got no answer.
+async fn matches_the_engine(service: &Daemon, chat: &CreateParams, before: &Value) {
     let found = service.get(chat).await.expect("it was promised");
     assert_eq!(found["session_id"], before["session_id"]);
     let containers = service.containers().await;
@@ -232,7 +234,7 @@ async fn is_as_the_engine_has_it(service: &Daemon, chat: &CreateParams, before: 
     assert_eq!(found["status"], if paused == Some(true) { "paused" } else { "running" });
 }
 
-async fn is_at_rest(service: &Daemon, chat: &CreateParams, before: &Value) {
+async fn is_stopped(service: &Daemon, chat: &CreateParams, before: &Value) {
     eventually("it is stopped", || async {
         let found = service.get(chat).await.expect("it is kept");
         assert_eq!(found["session_id"], before["session_id"]);
@@ -246,7 +248,7 @@ async fn is_at_rest(service: &Daemon, chat: &CreateParams, before: &Value) {
 }
 
 async fn is_gone(service: &Daemon, chat: &CreateParams) {
-    eventually("nothing is left of it", || async {
+    eventually("it is removed completely", || async {
         let failure = service.get(chat).await.err()?;
         assert_eq!(failure.data.kind, "sandbox_not_found");
         Some(())
@@ -256,8 +258,8 @@ async fn is_gone(service: &Daemon, chat: &CreateParams) {
     service.containers().await.none_is_left().await;
 }
 
-/// Whoever did not get an answer asks again.
-async fn can_be_had_once(service: &Daemon, chat: &CreateParams, record: Option<&Sandbox>) {
+/// Asserts that a repeated create yields exactly one sandbox.
+async fn can_be_created_once(service: &Daemon, chat: &CreateParams, record: Option<&Sandbox>) {
     let there = service.get(chat).await.ok();
     let created = service.created(chat).await;
     match &there {
@@ -280,7 +282,7 @@ fn time(value: &Value) -> DateTime<Utc> {
     value.as_str().and_then(|text| text.parse().ok()).unwrap_or_else(|| panic!("no time: {value}"))
 }
 
-/// As it is shown.
+/// Truncates a time to the precision of the protocol.
 fn to_the_millisecond(time: DateTime<Utc>) -> DateTime<Utc> {
     DateTime::from_timestamp_millis(time.timestamp_millis()).expect("within range")
 }

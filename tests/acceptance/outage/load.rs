@@ -1,4 +1,4 @@
-//! Callers that create, reuse, look up, renew and delete at random, and hold the service to what it answered them.
+//! Callers that create, reuse, get, renew and delete at random, and check the service's promises.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -15,14 +15,14 @@ use crate::daemon::{Daemon, call};
 use crate::private_dockerd::PrivateDockerd;
 
 const CALLERS: u64 = 4;
-/// Between two requests of a caller, so that refusals at once do not take the machine from everybody else.
+/// The pause between two requests of a caller, so that immediate refusals do not use up the processor.
 const PAUSE: Duration = Duration::from_millis(20);
-/// For a condition to come true, on a busy machine.
+/// The longest wait for a condition, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(90);
-/// What needs no engine does not wait for one. Health asks it, but not for long.
+/// The longest wait for requests that need no engine. `system.health` asks the engine, but only briefly.
 const UNAFFECTED: Duration = Duration::from_secs(5);
 
-/// What was answered so far.
+/// The counts of answers so far.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Seen {
     pub(super) created: usize,
@@ -31,15 +31,15 @@ pub(super) struct Seen {
     pub(super) refused_creates: usize,
     pub(super) refused_deletes: usize,
     pub(super) unaffected: usize,
-    /// What a request that needs the engine may take from now on.
+    /// The current time limit of requests that need the engine.
     limit: Option<Duration>,
 }
 
-/// A chat, and what its only caller was promised.
+/// A chat, and the promise to its only caller.
 pub(super) struct Account {
     pub(super) chat: CreateParams,
     pub(super) session: Option<Value>,
-    /// Never deleted: whatever happens, its sandbox stays.
+    /// The load never deletes this chat's sandbox, so it must stay.
     lasting: bool,
 }
 
@@ -72,25 +72,25 @@ impl Load {
         self.seen.borrow().clone()
     }
 
-    /// Every request that needs the engine and begins from now on is answered within this limit.
-    pub(super) fn needs_no_longer_than(&self, limit: Duration) {
+    /// Sets the time limit of all requests that need the engine and begin from now on.
+    pub(super) fn set_limit(&self, limit: Duration) {
         self.seen.send_modify(|seen| seen.limit = Some(limit));
     }
 
-    pub(super) fn needs_as_long_as_it_takes(&self) {
+    pub(super) fn remove_limit(&self) {
         self.seen.send_modify(|seen| seen.limit = None);
     }
 
-    pub(super) async fn until(&mut self, what: &str, condition: impl Fn(&Seen) -> bool) {
+    pub(super) async fn until(&mut self, label: &str, condition: impl Fn(&Seen) -> bool) {
         let mut seen = self.seen.subscribe();
         tokio::select! {
             _ = seen.wait_for(condition) => {}
             ended = self.callers.join_next() => panic!("a caller ended: {:?}", ended.map(|caller| caller.map(drop))),
-            () = tokio::time::sleep(PATIENCE) => panic!("it did not happen: {what}: {:?}", self.seen()),
+            () = tokio::time::sleep(PATIENCE) => panic!("not within the time limit: {label}: {:?}", self.seen()),
         }
     }
 
-    /// Lets every caller get its last answer.
+    /// Waits for the last answer of every caller.
     pub(super) async fn end(&mut self) -> Vec<Account> {
         self.stop.send_replace(true);
         std::mem::take(&mut self.callers).join_all().await.into_iter().flatten().collect()
@@ -143,7 +143,7 @@ impl Caller {
                 });
             }
             Err(failure) => {
-                // It was started, and then ended with its engine.
+                // The sandbox was started, and then ended with its engine.
                 let ended = !survive && failure.data.kind == "sandbox_start_failed";
                 assert!(ended || failure.data.kind == "engine_unavailable", "{failure:?}");
                 assert!(!survive || account.session.is_none(), "not reused: {failure:?}");
@@ -164,7 +164,7 @@ impl Caller {
                     self.seen.send_modify(|seen| seen.deleted += 1);
                 }
                 if let Some(container) = deleted["container_id"].as_str() {
-                    // The engine may be away by now, but its disk is not.
+                    // The engine may be down by now, but its directories are readable.
                     assert!(!self.container_directories.join(container).exists(), "it remains: {deleted}");
                 }
             }
@@ -186,10 +186,10 @@ impl Caller {
                 let failed = !self.sandboxes_survive && sandbox["status"] == "failed";
                 assert!(failed || sandbox["status"] == "running", "{sandbox}");
             }
-            // Not promised any more, and perhaps not removed yet.
+            // The sandbox is no longer promised, but perhaps not yet removed.
             (None, Ok(sandbox)) => assert_eq!(sandbox["status"], "deleting", "{sandbox}"),
             (None, Err(failure)) => assert_eq!(failure.data.kind, "sandbox_not_found", "{failure:?}"),
-            (Some(session), Err(failure)) => panic!("{session} is forgotten: {failure:?}"),
+            (Some(session), Err(failure)) => panic!("{session} is lost: {failure:?}"),
         }
     }
 

@@ -1,4 +1,4 @@
-//! Somebody else holds the listening socket: the service comes and goes, and callers only wait.
+//! Tests of socket activation: another process holds the listening socket, the service restarts, and callers only wait.
 
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixListener;
@@ -17,7 +17,7 @@ use crate::daemon::Daemon;
 use crate::engine::eventually;
 use crate::installation::Installation;
 
-/// What no restart may change of a sandbox that nobody uses meanwhile.
+/// The fields of an unused sandbox that a restart must not change.
 const LASTING: [&str; 9] = [
     "session_id",
     "container_id",
@@ -31,7 +31,7 @@ const LASTING: [&str; 9] = [
 ];
 
 #[tokio::test(flavor = "multi_thread")]
-async fn callers_are_never_refused_through_restarts_and_a_kill_and_lose_nothing_that_was_acknowledged() {
+async fn callers_are_never_refused_and_lose_no_acknowledged_change_through_restarts_and_a_kill() {
     let installation = Installation::new("profiles.default = { network = 'none', ttl = '1h' }");
     let listener = UnixListener::bind(installation.socket()).expect("a socket");
     let socket_file = identity(&installation.socket());
@@ -46,7 +46,7 @@ async fn callers_are_never_refused_through_restarts_and_a_kill_and_lose_nothing_
 
     let workers = [(); 3].map(|()| Worker::start(service.socket(), service.new_chat()));
     for end in [End::Term, End::Term, End::Kill, End::Term] {
-        join_all(workers.iter().map(Worker::gets_on)).await;
+        join_all(workers.iter().map(Worker::makes_progress)).await;
         let installation = match end {
             End::Term => service.stop().await,
             End::Kill => service.kill().await,
@@ -61,7 +61,7 @@ async fn callers_are_never_refused_through_restarts_and_a_kill_and_lose_nothing_
     let release = json!({ "chat_id": quiet.chat_id(), "lease_id": leased["lease_id"] });
     let released = service.call("sandbox.release", release).await.expect("its lease is known by its id");
     assert_eq!(released["held_until"], Value::Null);
-    join_all(workers.iter().map(Worker::gets_on)).await;
+    join_all(workers.iter().map(Worker::makes_progress)).await;
     for worker in workers {
         worker.end(&service).await;
     }
@@ -74,14 +74,14 @@ enum End {
     Kill,
 }
 
-/// Uses one chat's sandbox without a pause, and checks each answer against those before.
+/// Uses one chat's sandbox without a pause, and checks each answer against the earlier ones.
 struct Worker {
     answers: Arc<AtomicU64>,
     ended: Arc<AtomicBool>,
     work: JoinHandle<(CreateParams, Promise)>,
 }
 
-/// What the last answer said.
+/// The promise in the last answer.
 #[derive(Debug, Clone, PartialEq)]
 struct Promise {
     session: String,
@@ -102,8 +102,8 @@ impl Worker {
         Self { answers, ended, work }
     }
 
-    /// Resolves once it has been answered a few times more.
-    async fn gets_on(&self) {
+    /// Returns once the worker has got ten more answers.
+    async fn makes_progress(&self) {
         let before = self.answers.load(Ordering::Relaxed);
         eventually("callers are answered", || async {
             assert!(!self.work.is_finished(), "a caller gave up");
@@ -112,7 +112,7 @@ impl Worker {
         .await;
     }
 
-    /// What it was told last is what there is.
+    /// Asserts that the service's state matches the worker's last answer.
     async fn end(self, service: &Daemon) {
         self.ended.store(true, Ordering::Relaxed);
         let (chat, promise) = self.work.await.expect("it kept its promises");
@@ -138,14 +138,14 @@ async fn work(
         };
         match asked {
             Ok(sandbox) => {
-                let told = Promise::of(&sandbox);
-                if let Some(before) = promise.replace(told.clone()) {
-                    assert_eq!(told.session, before.session, "another sandbox");
-                    assert!(told.expires_at >= before.expires_at, "{told:?} is less than {before:?}");
+                let promised = Promise::of(&sandbox);
+                if let Some(before) = promise.replace(promised.clone()) {
+                    assert_eq!(promised.session, before.session, "another sandbox");
+                    assert!(promised.expires_at >= before.expires_at, "{promised:?} is less than {before:?}");
                 }
                 answers.fetch_add(1, Ordering::Relaxed);
             }
-            // The service ends: the next one is waited for on a new connection.
+            // The service is stopping: the next one answers on a new connection.
             Err(ClientError::Disconnected) => client = connected(&socket).await,
             Err(ClientError::Failed(failure)) if failure.data.kind == "shutting_down" => {
                 client = connected(&socket).await;

@@ -1,4 +1,4 @@
-//! The units that are shipped: systemd understands every line, and they allow the service what it needs.
+//! Tests of the shipped units: systemd accepts every line, and they permit all that the service needs.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -7,7 +7,7 @@ use sandboxd::config::Config;
 
 pub(super) const UNITS: [&str; 2] = ["sandboxd.service", "sandboxd.socket"];
 
-/// Where the service's unit expects the program.
+/// The program's path in the service's unit.
 const INSTALLED: &str = "/usr/local/bin/sandboxd";
 
 pub(super) fn unit(name: &str) -> String {
@@ -15,13 +15,13 @@ pub(super) fn unit(name: &str) -> String {
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// What is shipped beside them.
+/// Returns the shipped configuration.
 fn defaults() -> Config {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("config/sandboxd.toml");
     Config::load(Some(&file), std::iter::empty::<(String, String)>()).expect("a valid file")
 }
 
-/// Each value of a key that may be given more than once, apart.
+/// Returns each value of a key that may appear more than once.
 fn values(unit: &str, key: &str) -> Vec<String> {
     let lines = unit.lines().filter_map(|line| line.strip_prefix(key)?.strip_prefix('='));
     lines.flat_map(|value| value.split_whitespace().map(ToOwned::to_owned)).collect()
@@ -30,7 +30,7 @@ fn values(unit: &str, key: &str) -> Vec<String> {
 #[test]
 fn systemd_accepts_the_units_without_a_warning() {
     let directory = tempfile::tempdir().expect("a directory");
-    // That the program is there is checked, too.
+    // systemd also checks that the program exists.
     let files = UNITS.map(|name| {
         let file = directory.path().join(name);
         std::fs::write(&file, unit(name).replace(INSTALLED, env!("CARGO_BIN_EXE_sandboxd"))).expect("written");
@@ -38,14 +38,14 @@ fn systemd_accepts_the_units_without_a_warning() {
     });
     let verified = Command::new("systemd-analyze").args(["verify", "--man=no"]).args(files).output();
     let verified = verified.expect("systemd-analyze, of the package systemd, checks the units and must be installed");
-    let said = String::from_utf8_lossy(&verified.stderr);
-    assert!(verified.status.success() && said.trim().is_empty(), "{}: {said}", verified.status);
+    let warnings = String::from_utf8_lossy(&verified.stderr);
+    assert!(verified.status.success() && warnings.trim().is_empty(), "{}: {warnings}", verified.status);
 }
 
 #[test]
 fn the_service_may_write_where_its_defaults_make_it_write() {
     let service = unit("sandboxd.service");
-    assert_eq!(values(&service, "ProtectSystem"), ["strict"], "nothing is writable unless it is said");
+    assert_eq!(values(&service, "ProtectSystem"), ["strict"], "only listed paths are writable");
     let below = |root: &'static str, key| values(&service, key).into_iter().map(move |name| Path::new(root).join(name));
     let mut writable: Vec<PathBuf> =
         below("/var/lib", "StateDirectory").chain(below("/run", "RuntimeDirectory")).collect();

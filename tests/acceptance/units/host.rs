@@ -1,5 +1,5 @@
-//! A host set up as the documentation says: an application that is not root calls, the network is large enough, and the
-//! host's own services are closed to sandboxes.
+//! Tests of a host that is set up as documented: an application without root calls the service, the network is large
+//! enough, and sandboxes cannot reach the host's services.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::machine::Machine;
 use crate::engine::test_image;
 
-/// The service's own metrics stand for any service of the host.
+/// The service's metrics act as a service of the host.
 const METRICS: u16 = 9464;
 
 fn config() -> String {
@@ -24,7 +24,7 @@ fn config() -> String {
     )
 }
 
-/// The shell block of a page that contains `word`.
+/// Returns the shell block of a page that contains `word`.
 fn documented(page: &str, word: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs").join(page);
     let text = std::fs::read_to_string(path).expect("a page");
@@ -35,7 +35,7 @@ fn documented(page: &str, word: &str) -> String {
 }
 
 impl Machine {
-    /// As a user with the groups that the host's files give it, as any program that is started for that user.
+    /// Runs a command as this user, with the groups that the host's files give it.
     async fn run_as(&self, user: &str, command: &str) -> String {
         self.run(&format!("setpriv --reuid {user} --regid {user} --init-groups {command}")).await
     }
@@ -45,14 +45,14 @@ impl Machine {
         self.run_as(user, &create).await;
     }
 
-    /// Whether a service of the host answers the sandbox.
+    /// Returns whether a service of the host answers the sandbox.
     async fn reaches_host(&self, chat: &str) -> bool {
         let gateway = self.run("docker network inspect sandboxd --format '{{(index .IPAM.Config 0).Gateway}}'").await;
         let gateway = gateway.trim();
         let ask = format!("(echo GET / HTTP/1.0; echo; sleep 1) | nc -w 2 {gateway} {METRICS} 2>&1");
-        let said = self.run(&format!("sandboxctl exec {chat} -- sh -c '{ask}' || true")).await;
-        let (answered, refused) = (said.starts_with("HTTP/1"), said.contains("onnection refused"));
-        assert!(answered != refused, "{said:?}");
+        let printed = self.run(&format!("sandboxctl exec {chat} -- sh -c '{ask}' || true")).await;
+        let (answered, refused) = (printed.starts_with("HTTP/1"), printed.contains("onnection refused"));
+        assert!(answered != refused, "{printed:?}");
         answered
     }
 
@@ -83,13 +83,13 @@ async fn an_app_that_is_not_root_calls_and_the_hosts_services_can_be_closed_to_s
     assert_eq!(addresses["status"], "ok", "{addresses}");
     assert!(addresses["message"].as_str().is_some_and(|text| text.contains("1022 of 1023")), "{addresses}");
 
-    assert!(machine.reaches_host(one).await, "what the rule is for");
-    let told = machine.check("host_services").await;
-    assert!(told["message"].as_str().is_some_and(|text| text.contains("9464")), "{told}");
-    assert!(told["advice"].as_str().is_some_and(|text| text.contains("(sandboxd)")), "{told}");
+    assert!(machine.reaches_host(one).await, "the host is reachable without the rule");
+    let found = machine.check("host_services").await;
+    assert!(found["message"].as_str().is_some_and(|text| text.contains("9464")), "{found}");
+    assert!(found["advice"].as_str().is_some_and(|text| text.contains("(sandboxd)")), "{found}");
     machine.run(&documented("security.md", "iptables")).await;
     assert!(!machine.reaches_host(one).await, "the rule closes it");
-    // The service reaches the sandbox's port as before: the second one is ready once its page was fetched.
+    // The service still reaches the sandbox's port: the second sandbox is ready once its page was fetched.
     machine.create_as("app", two).await;
     assert!(!machine.reaches_host(two).await);
     let name = machine.run(&format!("sandboxctl exec {two} -- hostname")).await;
@@ -99,7 +99,7 @@ async fn an_app_that_is_not_root_calls_and_the_hosts_services_can_be_closed_to_s
     uninstall(&machine).await;
 }
 
-/// With the documented copy of its journal in place of one that is lost, the service is as before.
+/// Restores the documented backup of a lost journal, and asserts that the sandboxes are unchanged.
 async fn back_up_and_restore(machine: &Machine, chats: [&str; 2]) {
     let ends = "sandboxctl --json list | tr ',' '\n' | grep expires_at | sort";
     machine.run(&format!("sandboxctl renew {} --ttl 6h", chats[0])).await;
@@ -115,11 +115,11 @@ async fn back_up_and_restore(machine: &Machine, chats: [&str; 2]) {
     }
 }
 
-/// The engine has nothing of the service any more, and systemd does not know it.
+/// Uninstalls the service, and asserts that neither the engine nor systemd knows it any more.
 async fn uninstall(machine: &Machine) {
     machine.run(&documented("operations.md", "disable --now")).await;
     assert_eq!(machine.run("docker ps --all --quiet --filter label=sandboxd.managed").await, "");
     assert_eq!(machine.run("docker network ls --quiet --filter name=sandboxd").await, "");
     assert_eq!(machine.run("systemctl show sandboxd --value --property LoadState").await.trim(), "not-found");
-    assert!(machine.path("/var/lib/sandboxd/chats").exists(), "what chats have written is not the service's to delete");
+    assert!(machine.path("/var/lib/sandboxd/chats").exists(), "the chats' files stay");
 }

@@ -1,5 +1,5 @@
-//! A machine of its own, with a systemd and an engine that serve nobody else. It has this host's programs and files, and
-//! what it writes is in memory: nothing of it is left when it goes.
+//! A machine with a systemd and an engine of its own. It has this host's programs and files, and its writes stay in
+//! memory, so the machine leaves no files behind.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -14,16 +14,16 @@ use crate::installation::output;
 
 pub(super) struct Machine {
     name: String,
-    /// The process without which there is no machine.
+    /// The process that holds the machine's namespaces.
     keeper: Child,
-    /// Its first process, as seen from here; 0 until there is one.
+    /// The pid of the machine's first process on the host; 0 until it exists.
     init: u32,
     _directory: TempDir,
 }
 
 impl Machine {
-    /// Resolves once the service can be started on it: its units and programs, this configuration and the tests' image
-    /// are there.
+    /// Boots a machine with the units, the programs, this configuration and the tests' image. Returns once the service
+    /// can be started.
     pub(super) async fn boot(config: &str) -> Self {
         let directory = tempfile::tempdir().expect("a directory");
         prepare(directory.path(), config).await;
@@ -48,7 +48,7 @@ impl Machine {
         machine
     }
 
-    /// Runs what has to succeed, and answers what it printed.
+    /// Runs a script that must succeed, and returns its output.
     pub(super) async fn run(&self, script: &str) -> String {
         let Output { status, stdout, stderr } = output(self.command(script)).await;
         let log = if status.success() { Vec::new() } else { output(self.command("journalctl -n 50")).await.stdout };
@@ -57,12 +57,12 @@ impl Machine {
         text(&stdout)
     }
 
-    /// What something prints that may fail.
+    /// Returns the output of a script that may fail.
     pub(super) async fn output(&self, script: &str) -> String {
         String::from_utf8_lossy(&output(self.command(script)).await.stdout).into_owned()
     }
 
-    /// Where one of its files is found from here.
+    /// Returns the path on the host of one of the machine's files.
     pub(super) fn path(&self, path: &str) -> PathBuf {
         Path::new("/proc").join(self.init.to_string()).join("root").join(path.trim_start_matches('/'))
     }
@@ -79,7 +79,7 @@ impl Drop for Machine {
     fn drop(&mut self) {
         let _ = self.keeper.kill();
         let _ = self.keeper.wait();
-        // Its processes are gone a moment later, and its control groups can be removed only then, from the leaves on.
+        // The processes end a moment later. Only then can the control groups be removed, leaves first.
         let name = &self.name;
         let remove = format!(
             "for try in $(seq 100); do
@@ -96,7 +96,7 @@ impl Drop for Machine {
     }
 }
 
-/// Lays out what the machine has beyond this host's files.
+/// Prepares the machine's own files.
 async fn prepare(directory: &Path, config: &str) {
     let (files, programs) = (directory.join("files"), directory.join("programs"));
     for place in ["etc/sandboxd", "etc/systemd/system", "etc/sysusers.d", "srv/volumes/v"] {
@@ -123,7 +123,7 @@ async fn prepare(directory: &Path, config: &str) {
     image.flush().await.expect("written");
 }
 
-/// The first process of the namespace that the keeper has made, once it is systemd.
+/// Returns the first process of the keeper's namespace, once it is systemd.
 fn init_below(keeper: u32) -> Option<u32> {
     let children = std::fs::read_to_string(format!("/proc/{keeper}/task/{keeper}/children")).ok()?;
     let init = children.split_whitespace().next()?.parse().ok()?;

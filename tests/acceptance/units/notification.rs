@@ -1,4 +1,4 @@
-//! What the service tells systemd: that it is ready, that it makes progress, that it stops.
+//! Tests of the notifications to systemd: ready, progress, stopping.
 
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
@@ -13,10 +13,10 @@ use crate::interposed_engine::interposed;
 
 const SMALL: &str = "profiles.default.network = 'none'";
 
-/// What systemd listens on.
+/// The receiver of systemd's notifications.
 struct Manager {
     socket: UnixDatagram,
-    told: Vec<String>,
+    received: Vec<String>,
 }
 
 impl Manager {
@@ -29,29 +29,29 @@ impl Manager {
     fn at(path: &Path) -> Self {
         let socket = UnixDatagram::bind(path).expect("a socket");
         socket.set_nonblocking(true).expect("not blocking");
-        Self { socket, told: Vec::new() }
+        Self { socket, received: Vec::new() }
     }
 
-    /// Everything so far, line by line.
-    fn told(&mut self) -> &[String] {
+    /// Returns all lines so far.
+    fn received(&mut self) -> &[String] {
         let mut datagram = [0; 4096];
         while let Ok(length) = self.socket.recv(&mut datagram) {
             let text = String::from_utf8_lossy(&datagram[..length]);
-            self.told.extend(text.lines().map(ToOwned::to_owned));
+            self.received.extend(text.lines().map(ToOwned::to_owned));
         }
-        &self.told
+        &self.received
     }
 
-    fn was_told(&mut self, line: &str) -> bool {
-        self.told().iter().any(|told| told == line)
+    fn has_received(&mut self, line: &str) -> bool {
+        self.received().iter().any(|received| received == line)
     }
 
-    async fn is_told(&mut self, line: &str) {
-        eventually(line, || std::future::ready(self.was_told(line).then_some(()))).await;
+    async fn until_received(&mut self, line: &str) {
+        eventually(line, || std::future::ready(self.has_received(line).then_some(()))).await;
     }
 
     fn count(&mut self, line: &str) -> usize {
-        self.told().iter().filter(|told| *told == line).count()
+        self.received().iter().filter(|received| *received == line).count()
     }
 }
 
@@ -61,22 +61,22 @@ async fn it_is_ready_only_after_reconciliation_and_says_when_it_stops() {
     let (installation, mut manager) = Manager::of(installation);
     engine.fall_silent("/containers/json");
     let starting = tokio::spawn(installation.start());
-    eventually("the engine is asked what there is", || async {
+    eventually("the engine is asked for its containers", || async {
         engine.take_requests().iter().any(|request| request.contains("/containers/json")).then_some(())
     })
     .await;
-    assert!(!manager.was_told("READY=1"), "{:?}", manager.told);
+    assert!(!manager.has_received("READY=1"), "{:?}", manager.received);
     engine.recover();
     let service = starting.await.expect("it starts");
-    manager.is_told("READY=1").await;
-    manager.is_told("STATUS=serving").await;
+    manager.until_received("READY=1").await;
+    manager.until_received("STATUS=serving").await;
 
-    assert!(!manager.was_told("STOPPING=1"), "{:?}", manager.told);
+    assert!(!manager.has_received("STOPPING=1"), "{:?}", manager.received);
     service.signal(Signal::TERM);
-    manager.is_told("STOPPING=1").await;
+    manager.until_received("STOPPING=1").await;
     service.stop().await;
-    assert_eq!(manager.count("READY=1"), 1, "{:?}", manager.told);
-    assert_eq!(manager.count("WATCHDOG=1"), 0, "nobody asked for it");
+    assert_eq!(manager.count("READY=1"), 1, "{:?}", manager.received);
+    assert_eq!(manager.count("WATCHDOG=1"), 0, "the watchdog is off");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -85,13 +85,13 @@ async fn without_an_engine_it_serves_and_asks_for_time_but_is_not_ready() {
     let (installation, mut manager) = Manager::of(installation);
     engine.break_off("/containers/json");
     let service = installation.start().await;
-    let refused = service.call("sandbox.list", json!({})).await.expect_err("nobody knows");
+    let refused = service.call("sandbox.list", json!({})).await.expect_err("the engine is unavailable");
     assert_eq!(refused.data.kind, "engine_unavailable");
-    manager.is_told("STATUS=waiting for the engine").await;
-    assert!(manager.told().iter().any(|line| line.starts_with("EXTEND_TIMEOUT_USEC=")), "{:?}", manager.told);
-    assert!(!manager.was_told("READY=1"), "{:?}", manager.told);
+    manager.until_received("STATUS=waiting for the engine").await;
+    assert!(manager.received().iter().any(|line| line.starts_with("EXTEND_TIMEOUT_USEC=")), "{:?}", manager.received);
+    assert!(!manager.has_received("READY=1"), "{:?}", manager.received);
     engine.recover();
-    manager.is_told("READY=1").await;
+    manager.until_received("READY=1").await;
     assert!(service.list().await.is_empty());
 }
 
@@ -101,7 +101,7 @@ async fn a_healthy_service_feeds_the_watchdog_twice_within_its_limit() {
     let (installation, mut manager) = Manager::of(Installation::new(SMALL));
     let limit = LIMIT.as_micros().to_string();
     let service = installation.with_variable("WATCHDOG_USEC", &limit).start().await;
-    manager.is_told("READY=1").await;
+    manager.until_received("READY=1").await;
     let mut last = (manager.count("WATCHDOG=1"), Instant::now());
     for _ in 0..4 {
         eventually("the watchdog is fed", || std::future::ready((manager.count("WATCHDOG=1") > last.0).then_some(())))

@@ -1,4 +1,4 @@
-//! The units as systemd runs them: started, used, restarted, killed, stopped.
+//! Tests of the units under a real systemd: start, use, restart, kill, stop.
 
 use std::time::Duration;
 
@@ -27,14 +27,14 @@ fn config() -> String {
 }
 
 impl Machine {
-    /// What the service answers, on a connection that waits while it restarts.
+    /// Calls the service on a connection that waits during a restart.
     async fn ask(&self, method: &str, params: Value) -> Value {
         let client = Client::connect(self.path(SOCKET)).await.expect("a socket that is always there");
         let answer = tokio::time::timeout(Duration::from_secs(60), call(&client, method, &params)).await;
         answer.expect("an answer in time").unwrap_or_else(|failure| panic!("{method}: {failure:?}"))
     }
 
-    async fn said(&self, command: &str) -> String {
+    async fn output_of(&self, command: &str) -> String {
         let ended = self.ask("sandbox.exec", json!({ "chat_id": CHAT, "command": command })).await;
         assert_eq!(ended["exit_code"], 0, "{ended}");
         ended["stdout"]["text"].as_str().expect("text").to_owned()
@@ -55,7 +55,7 @@ impl Machine {
 }
 
 #[tokio::test]
-async fn under_its_unit_the_service_binds_slots_and_keeps_what_it_promised() {
+async fn under_its_unit_the_service_binds_slots_and_keeps_its_promises() {
     if !can_be_bound() {
         return;
     }
@@ -69,7 +69,7 @@ async fn under_its_unit_the_service_binds_slots_and_keeps_what_it_promised() {
     let params = json!({ "chat_id": CHAT, "agent_id": "agent", "volume_host_path": "/srv/volumes/v" });
     let created = machine.ask("sandbox.create", params.clone()).await;
     assert_eq!(created["launch"], "warm", "{created}");
-    machine.said("echo kept > /volume/out; echo own > /chat/out").await;
+    machine.output_of("echo kept > /volume/out; echo own > /chat/out").await;
     let written = |path: &str| std::fs::read_to_string(machine.path(path)).expect("written");
     assert_eq!(written("/srv/volumes/v/out"), "kept\n");
     assert_eq!(written(&format!("/var/lib/sandboxd/chats/{CHAT}/out")), "own\n");
@@ -78,12 +78,12 @@ async fn under_its_unit_the_service_binds_slots_and_keeps_what_it_promised() {
     assert_eq!(problems.collect::<Vec<_>>(), Vec::<&Value>::new());
 
     machine.run("systemctl restart sandboxd").await;
-    assert_eq!(machine.said("cat /volume/out").await, "kept\n");
+    assert_eq!(machine.output_of("cat /volume/out").await, "kept\n");
     machine.run("systemctl kill --signal KILL sandboxd").await;
-    assert_eq!(machine.said("cat /volume/out").await, "kept\n");
+    assert_eq!(machine.output_of("cat /volume/out").await, "kept\n");
     assert_eq!(machine.property("NRestarts").await, "1");
 
-    // A sandbox that died is started again, and mounted into again.
+    // A sandbox that died is started and bound again.
     machine.run(&format!("docker kill sandboxd-default-{CHAT}")).await;
     eventually("it runs again", || async {
         let exec = json!({ "chat_id": CHAT, "command": "cat /volume/out" });
@@ -103,7 +103,7 @@ async fn under_its_unit_the_service_binds_slots_and_keeps_what_it_promised() {
     assert_eq!(machine.property("ActiveState").await, "active", "a caller has started it");
     machine.ask("sandbox.delete", json!({ "chat_id": CHAT })).await;
 
-    // A wrong configuration is told once.
+    // An invalid configuration is reported once.
     std::fs::write(machine.path("/etc/sandboxd/sandboxd.toml"), "no_such_key = 1").expect("written");
     let failed = machine.output("systemctl restart sandboxd || echo failed").await;
     assert_eq!((failed.trim(), machine.property("NRestarts").await.as_str()), ("failed", "0"));

@@ -15,7 +15,7 @@ fn image(id: &str, tag: Option<&str>, age: i64, labels: BTreeMap<String, String>
     Image { id: id.into(), tags: tag.into_iter().map(str::to_owned).collect(), bytes: GIB, created_at, labels }
 }
 
-/// An image of ours, of a repository if one is named.
+/// An image created by the service, of a repository if one is named.
 fn ours(id: &str, tagged: bool, age: i64, repository: Option<&str>) -> Image {
     let tag = format!("{}:latest", repository.unwrap_or(id));
     let source = repository.map(|name| Source { repository: name.into(), commit: id.into(), recipe: "r".into() });
@@ -34,7 +34,7 @@ fn decide(images: &[Image], needs: &Needs, used_percent: u64, occasion: Occasion
 }
 
 #[test]
-fn a_layer_is_freed_once_and_only_if_nobody_keeps_it() {
+fn a_layer_is_freed_once_and_only_if_no_kept_image_has_it() {
     let image = |layers: &[(&str, u64)]| {
         layers.iter().map(|&(digest, bytes)| Layer { digest: digest.into(), bytes }).collect::<Vec<_>>()
     };
@@ -49,15 +49,15 @@ fn a_layer_is_freed_once_and_only_if_nobody_keeps_it() {
 }
 
 #[test]
-fn what_a_newer_one_replaced_goes_and_the_newest_stays() {
+fn replaced_images_are_removed_and_the_newest_stays() {
     let images = [ours("old", false, 60, Some("app")), ours("new", true, 0, Some("app"))];
     let needs = Needs { repositories: ["app".to_owned()].into(), ..Needs::default() };
     let regular = decide(&images, &needs, 10, Occasion::Regular);
     assert_eq!(ids(&regular), ["old"]);
     assert!(!regular.build_cache);
-    assert_eq!(ids(&decide(&images, &needs, 99, Occasion::Asked)), ["old"]);
-    let forgotten = decide(&images, &Needs::default(), 10, Occasion::Asked);
-    assert_eq!(ids(&forgotten), ["old", "new"], "of a repository that is no longer configured, none is kept");
+    assert_eq!(ids(&decide(&images, &needs, 99, Occasion::Requested)), ["old"]);
+    let unconfigured = decide(&images, &Needs::default(), 10, Occasion::Requested);
+    assert_eq!(ids(&unconfigured), ["old", "new"], "an unconfigured repository keeps no image");
 }
 
 #[test]
@@ -67,16 +67,16 @@ fn spare_images_go_oldest_first_until_the_disk_has_room_again() {
     let full = decide(&images, &Needs::default(), 86, Occasion::Regular);
     assert_eq!(ids(&full), ["i9", "i8", "i7", "i6", "i5", "i4"]);
     assert!(full.build_cache);
-    assert_eq!(decide(&images, &Needs::default(), 10, Occasion::Asked).images.len(), 10);
+    assert_eq!(decide(&images, &Needs::default(), 10, Occasion::Requested).images.len(), 10);
 }
 
 #[test]
-fn what_others_made_goes_only_if_that_is_wanted_and_snapshots_never_do() {
+fn foreign_images_are_removed_only_if_configured_and_snapshots_never() {
     let snapshot = BTreeMap::from([("sandboxd.snapshot.chat-id".to_owned(), "c".to_owned())]);
     let images = [image("foreign", Some("debian:12"), 0, BTreeMap::new()), image("snapshot", None, 0, snapshot)];
-    assert_eq!(ids(&decide(&images, &Needs::default(), 99, Occasion::Asked)), Vec::<&str>::new());
+    assert_eq!(ids(&decide(&images, &Needs::default(), 99, Occasion::Requested)), Vec::<&str>::new());
     let all = Needs { all: true, ..Needs::default() };
-    assert_eq!(ids(&decide(&images, &all, 99, Occasion::Asked)), ["foreign"]);
+    assert_eq!(ids(&decide(&images, &all, 99, Occasion::Requested)), ["foreign"]);
 }
 
 prop_compose! {
@@ -94,7 +94,7 @@ prop_compose! {
 
 proptest! {
     #[test]
-    fn nothing_that_is_needed_ever_goes(
+    fn needed_images_are_never_removed(
         images in prop::collection::vec(any_image(), 0..20),
         named in prop::collection::btree_set(0u8..20, 0..6),
         in_use in prop::collection::btree_set(0u8..20, 0..6),
@@ -112,23 +112,23 @@ proptest! {
             repositories: ["r0".to_owned(), "r1".to_owned()].into(),
             all,
         };
-        let occasion = if asked { Occasion::Asked } else { Occasion::Regular };
+        let occasion = if asked { Occasion::Requested } else { Occasion::Regular };
         let plan = decide(&images, &needs, used, occasion);
         for image in &plan.images {
             prop_assert!(!needs.named.contains(&image.id) && !needs.in_use.contains(&image.id));
             let origin = Origin::of(image, &instance());
             prop_assert!(origin.is_some() || all, "foreign");
             if used <= 85 && !asked {
-                prop_assert!(image.tags.is_empty(), "nobody needs the room");
+                prop_assert!(image.tags.is_empty(), "the disk is not full");
             }
         }
         for repository in &needs.repositories {
-            let of_it = |image: &&Image| {
+            let of_repository = |image: &&Image| {
                 let source = Origin::of(image, &instance()).and_then(|origin| origin.source);
                 source.is_some_and(|source| source.repository == *repository)
             };
-            let had_one = images.iter().any(|image| of_it(&image));
-            let left = images.iter().filter(of_it).filter(|image| !plan.images.contains(image)).count();
+            let had_one = images.iter().any(|image| of_repository(&image));
+            let left = images.iter().filter(of_repository).filter(|image| !plan.images.contains(image)).count();
             prop_assert!(!had_one || left > 0, "a repository has lost its last image");
         }
     }

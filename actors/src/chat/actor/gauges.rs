@@ -1,8 +1,8 @@
-//! How a chat is counted among all, for as long as its actor is there.
+//! Gauges that count a chat while its actor lives.
 
 use crate::domain::sandbox::Status;
 
-/// Counts this chat in the gauge of its status, and takes it out again when the actor ends, however it ends.
+/// The gauge entry of this chat's status. The entry is removed when the actor ends.
 #[derive(Debug, Default)]
 pub(super) struct CountedStatus(Option<Status>);
 
@@ -24,7 +24,7 @@ impl Drop for CountedStatus {
     }
 }
 
-/// Counts this chat among those that owe a removal, as long as it does and its actor is there.
+/// The gauge entry of this chat's owed removal. The entry is removed when the actor ends.
 #[derive(Debug, Default)]
 pub(super) struct CountedDebt(bool);
 

@@ -1,4 +1,4 @@
-//! What takes time: tasks of the chat's actor, each of which comes back as one event, also when it panics.
+//! Tasks of the chat's actor. Each task returns as exactly one event, even when it panics.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -26,11 +26,11 @@ use crate::ports::engine::{EngineError, Operation};
 use crate::reconciler;
 
 impl State {
-    pub(super) fn look(&mut self, myself: &ActorRef<Message>) {
+    pub(super) fn discover(&mut self, myself: &ActorRef<Message>) {
         let (world, chat) = (Arc::clone(&self.world), self.chat);
-        let look = async move { reconciler::look(&world, chat).await };
-        self.run(myself, "look", look, |outcome| {
-            Event::Looked(outcome.unwrap_or_else(|defect| Err(defect.during(Operation::Inspect))))
+        let discover = async move { reconciler::find_sandbox(&world, chat).await };
+        self.run(myself, "discover", discover, |outcome| {
+            Event::Discovered(outcome.unwrap_or_else(|defect| Err(defect.during(Operation::Inspect))))
         });
     }
 
@@ -70,12 +70,12 @@ impl State {
         sandbox: Sandbox,
         label: Option<SnapshotLabel>,
     ) {
-        let (world, place, span) = (Arc::clone(&self.world), self.place(), self.span("tidy_up"));
+        let (world, place, span) = (Arc::clone(&self.world), self.place(), self.span("apply_retention"));
         let commit = async move {
             let result = snapshot::take(&world, &sandbox, label, place).await;
             if result.is_ok() {
-                // Not a task of the actor: it goes on when the actor has nothing left to own.
-                tokio::spawn(async move { snapshot::tidy_up(&world, &sandbox).await }.instrument(span));
+                // Detached from the actor, so that the removal continues when the actor stops.
+                tokio::spawn(async move { snapshot::apply_retention(&world, &sandbox).await }.instrument(span));
             }
             result
         };
@@ -85,10 +85,10 @@ impl State {
         });
     }
 
-    /// Where the chat waits to end, pause or keep what it has.
+    /// Returns the place in the engine queue for ending, pausing or saving the sandbox.
     pub(super) fn place(&self) -> Place {
         let lane = if self.lifecycle.is_expiring() { Lane::Expiry } else { Lane::Request };
-        let sandbox = self.lifecycle.sandbox().expect("a chat without a sandbox has nothing to end");
+        let sandbox = self.lifecycle.sandbox().expect("only a chat with a sandbox ends, pauses or saves one");
         Place { lane, tenant: Tenant::owning(sandbox) }
     }
 
@@ -126,17 +126,17 @@ impl State {
                 let failure = StartFailure::Defect(Defect::from_panic(panic).0);
                 (Err(LaunchFailure { failure, remains: Remains::Perhaps }), None)
             });
-            tell(&myself, Event::Launched { generation, result });
-            // Told in this order, so that the end of a creation that was given up never comes before its beginning.
+            send_event(&myself, Event::Launched { generation, result });
+            // The order matters: the end of a straggler must not arrive before the launch that created it.
             if let Some(straggler) = straggler {
                 straggler.ended().await;
-                tell(&myself, Event::StragglerEnded);
+                send_event(&myself, Event::StragglerEnded);
             }
         };
         self.tasks.spawn(work.instrument(self.span("launch")));
     }
 
-    /// Removes the chat's directory. A create that comes later in the mailbox waits for it; one that came before keeps the
+    /// Removes the chat's directory. A later create in the mailbox waits for the removal; an earlier create keeps the
     /// directory.
     pub(super) fn purge(&mut self, myself: &ActorRef<Message>, answer: Answer<bool>) {
         let chat = self.chat;
@@ -171,7 +171,7 @@ impl State {
         }
     }
 
-    /// Runs a task of this actor whose outcome, or whose panic, comes back as an event.
+    /// Runs a task of this actor. Its outcome or its panic returns as an event.
     pub(super) fn run<T: Send + 'static>(
         &mut self,
         myself: &ActorRef<Message>,
@@ -182,7 +182,7 @@ impl State {
         let myself = myself.clone();
         let work = async move {
             let outcome = AssertUnwindSafe(work).catch_unwind().await.map_err(Defect::from_panic);
-            tell(&myself, event(outcome));
+            send_event(&myself, event(outcome));
         };
         self.tasks.spawn(work.instrument(self.span(name)));
     }
@@ -193,20 +193,21 @@ impl State {
     }
 }
 
-/// Tells a chat's actor what came of an effect. One that has ended does not mind.
-fn tell(chat: &ActorRef<Message>, event: Event) {
+/// Sends the outcome of an effect to a chat's actor. A stopped actor is ignored.
+fn send_event(chat: &ActorRef<Message>, event: Event) {
     let _ = chat.cast(Message::Event(Box::new(event)));
 }
 
-/// A task of the actor panicked.
+/// A panic in a task of the actor.
 #[derive(Debug)]
 pub(super) struct Defect(String);
 
 impl Defect {
     fn from_panic(panic: Box<dyn std::any::Any + Send>) -> Self {
         let text = panic.downcast_ref::<&str>().map(ToString::to_string);
-        let message = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "a panic".into());
-        tracing::error!(%message, "a task of a chat panicked");
+        let message =
+            text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "unknown panic".into());
+        tracing::error!(%message, "chat task panicked");
         Self(message)
     }
 

@@ -1,4 +1,4 @@
-//! Admission against a model that knows a chat only by a few facts.
+//! Compares admission with a model that knows a chat only by a few facts.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -15,14 +15,14 @@ use crate::domain::ids::{ContainerId, ContainerName, WorkspaceId};
 use crate::domain::outcome::Outcome;
 use crate::domain::sandbox::{Sandbox, Status};
 
-/// All that a decision may depend on. Times are in seconds after the sandbox was created.
+/// All inputs of a decision. Times are in seconds after the sandbox was created.
 #[derive(Debug, Clone)]
 struct Facts {
     has: Has,
     agent_differs: bool,
-    /// Of the sandbox, and the one that the request gives.
+    /// Of the sandbox, and of the request.
     workspaces: [Option<u8>; 2],
-    /// Of the sandbox, and the one that the request names.
+    /// Of the sandbox, and of the request.
     volumes: [Option<u8>; 2],
     profile_differs: bool,
     profile_named: bool,
@@ -39,7 +39,7 @@ struct Facts {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Has {
     Unknown,
-    Nothing,
+    Absent,
     Launch,
     Sandbox,
     /// Paused, or being paused or resumed.
@@ -47,7 +47,7 @@ enum Has {
         paused: bool,
         switching: bool,
     },
-    /// Its processes are being ended, or are to be ended again soon.
+    /// A stop is under way, or will be retried at this time.
     Ending(Reason, Option<i64>),
     Failure(Reason),
     Stopped(Reason),
@@ -58,12 +58,12 @@ enum Has {
 fn facts() -> impl Strategy<Value = Facts> {
     let has = prop_oneof![
         1 => Just(Has::Unknown),
-        1 => Just(Has::Nothing),
+        1 => Just(Has::Absent),
         1 => Just(Has::Launch),
         4 => Just(Has::Sandbox),
         1 => any::<bool>().prop_map(|switching| Has::Asleep { paused: true, switching }),
         1 => Just(Has::Asleep { paused: false, switching: true }),
-        1 => prop::option::of(0i64..100).prop_map(|again_at| Has::Ending(Reason::Expired, again_at)),
+        1 => prop::option::of(0i64..100).prop_map(|retry_at| Has::Ending(Reason::Expired, retry_at)),
         1 => Just(Has::Failure(Reason::OomKilled)),
         1 => Just(Has::Failure(Reason::Vanished)),
         1 => Just(Has::Stopped(Reason::Idle)),
@@ -120,10 +120,10 @@ impl Facts {
         if self.profile_differs && self.profile_named {
             differing.push("profile");
         }
-        // Until its lease ends, it is neither too old nor idle; after that, idle time counts from there.
+        // A lease holds off both deadlines. Idle time counts from the end of the lease.
         let held_until = self.held_until.unwrap_or(0);
         let (ends_at, idle_at) = (self.ends_at.max(held_until), self.used_at.max(held_until) + self.idle_timeout);
-        // What is paused is not idle, and what is to be paused then does not end by it.
+        // A paused sandbox is not idle. A sandbox that is paused when idle does not end by idleness.
         let idles = !matches!(self.has, Has::Asleep { paused: true, .. }) && self.on_expire != OnExpire::Pause;
         let over = match (ends_at <= self.now, idle_at <= self.now && idles) {
             (true, true) => Some(if ends_at <= idle_at { Reason::Expired } else { Reason::Idle }),
@@ -133,27 +133,27 @@ impl Facts {
         };
         let trusted = (0..=self.trust).contains(&(self.now - self.seen_at));
         match (self.has, over) {
-            (Has::Unknown, _) => Admission::Do(CreateWork::Look),
-            (Has::Nothing, _) => Admission::Do(CreateWork::Launch),
-            (Has::Removal, _) => Admission::Do(CreateWork::Succeed),
+            (Has::Unknown, _) => Admission::Do(CreateWork::Discover),
+            (Has::Absent, _) => Admission::Do(CreateWork::Launch),
+            (Has::Removal, _) => Admission::Do(CreateWork::QueueSuccessor),
             (Has::Failure(reason) | Has::Stopped(reason) | Has::Ending(reason, _), _)
             | (Has::Sandbox | Has::Asleep { .. }, Some(reason)) => Admission::Do(CreateWork::Replace(reason)),
-            // From here on there is a sandbox to be had, and it has to be the right one.
+            // From here on a sandbox exists or is coming, and the request must match it.
             _ if !differing.is_empty() => {
                 Admission::Refused(Refusal { session: self.sandbox().session, fields: differing })
             }
             (Has::Launch, _) => Admission::Do(CreateWork::JoinLaunch),
             (Has::RemovalWithSuccessor, _) => Admission::Do(CreateWork::JoinSuccessor),
             (Has::Asleep { .. }, None) => Admission::Do(CreateWork::Wake),
-            (Has::Sandbox, None) if trusted => Admission::AlreadySo,
+            (Has::Sandbox, None) if trusted => Admission::AlreadyDone,
             (Has::Sandbox, None) => Admission::Do(CreateWork::Verify),
         }
     }
 
     fn delete(&self) -> Admission<DeleteWork> {
         match self.has {
-            Has::Unknown => Admission::Do(DeleteWork::Look),
-            Has::Nothing => Admission::AlreadySo,
+            Has::Unknown => Admission::Do(DeleteWork::Discover),
+            Has::Absent => Admission::AlreadyDone,
             Has::Launch => Admission::Do(DeleteWork::Cancel),
             Has::Sandbox | Has::Asleep { .. } | Has::Ending(..) | Has::Failure(_) | Has::Stopped(_) => {
                 Admission::Do(DeleteWork::Remove)
@@ -223,7 +223,7 @@ impl Facts {
         let (outcome, waiters) = (Outcome::Created, vec![]);
         match self.has {
             Has::Unknown => Phase::Unknown(Unknown::default()),
-            Has::Nothing => Phase::Absent,
+            Has::Absent => Phase::Absent,
             Has::Launch => {
                 let origin = Origin::Request {
                     request,
@@ -241,8 +241,8 @@ impl Facts {
                 let switching = switching.then_some(Switching { switch, reason, saving, waiting });
                 Phase::Running(Box::new(Running { switching, ..Running::new(sandbox, at(self.seen_at)) }))
             }
-            Has::Ending(reason, again_at) => {
-                let stopping = Some(Stopping { reason, again_at: again_at.map(at) });
+            Has::Ending(reason, retry_at) => {
+                let stopping = Some(Stopping { reason, retry_at: retry_at.map(at) });
                 Phase::Running(Box::new(Running { stopping, ..Running::new(sandbox, at(self.seen_at)) }))
             }
             Has::Failure(_) => Phase::Failed(Box::new(Failed { sandbox, restarts: 0 })),

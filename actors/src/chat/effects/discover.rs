@@ -1,4 +1,4 @@
-//! What the engine holds under a chat's name, and whether it may be taken for the chat's sandbox.
+//! Finds the container under a chat's name, and decides whether it is the chat's sandbox.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -14,27 +14,27 @@ use crate::ports::clock::Timestamp;
 use crate::ports::engine::{ContainerState, EngineError, Health, Observed};
 use crate::ports::probe::NotReady;
 
-/// How many lines of a dead sandbox's output are kept.
+/// The number of output lines that are kept of a dead sandbox.
 const LOG_TAIL_LINES: usize = 20;
 
-/// How much later a killed container is looked at again.
-const SECOND_LOOK: Duration = Duration::from_millis(100);
+/// The delay before a killed container is inspected again.
+const SECOND_INSPECTION_DELAY: Duration = Duration::from_millis(100);
 const SIGKILL: i64 = 9;
 
-/// How long a service that was ready may take to answer. A caller waits for the answer, so a profile that gives its service
-/// ten minutes to start does not give it ten minutes here. A shorter limit would replace a service that is merely busy.
+/// The longest time that a service which was ready may take to answer. A caller waits for this answer, so a long
+/// start-up limit of the profile does not apply here. A shorter limit would replace a service that is only busy.
 const LONGEST_PROBE: Duration = Duration::from_secs(30);
 
-/// A container of this chat, made by this instance.
+/// A container of this chat, created by this instance.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Found {
     pub labels: SessionLabels,
     pub container: Observed,
-    /// How it ended, if it has.
+    /// The cause of its end, if it has ended.
     pub death: Option<Death>,
 }
 
-/// Why a container is not the chat's sandbox.
+/// The reason why a container is not the chat's sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NotOurs {
     #[error("{0}")]
@@ -43,28 +43,27 @@ pub enum NotOurs {
     OtherInstance(InstanceName),
     #[error("it belongs to chat {0}")]
     OtherChat(ChatId),
-    #[error("its name is not that of its chat")]
+    #[error("its name does not match its chat")]
     OtherName,
-    /// Started before there was a chat for it, by this instance.
-    #[error("it is a slot that is nobody's")]
+    /// A warm slot of this instance, not yet assigned to a chat.
+    #[error("it is an unclaimed slot")]
     Slot,
 }
 
-/// What became of a container that was found.
+/// The condition of a found container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Condition {
     Alive,
-    /// Alive, and standing still.
     Paused,
-    /// Runs, but its health check fails. Not handed out.
+    /// The container runs, but its health check fails. It is not handed out.
     Unhealthy,
-    /// Ended by itself; kept until somebody has asked why.
+    /// The container ended by itself. It is kept, so that callers can ask for the cause.
     Ended,
-    /// Never started, or on its way out.
+    /// The container never started, or is being removed.
     Incomplete,
 }
 
-/// A live container, as a listing showed it.
+/// A live container as shown in a listing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LiveContainer {
     pub container: ContainerId,
@@ -101,7 +100,7 @@ impl Found {
         self.container.address.map(|ip| Endpoint { ip, port: self.labels.port })
     }
 
-    /// `None`: it is not alive, or not well.
+    /// Returns `None` if the container is not alive or is unhealthy.
     pub fn live_container(&self) -> Option<LiveContainer> {
         let paused = match self.condition() {
             Condition::Alive => false,
@@ -111,8 +110,8 @@ impl Found {
         Some(LiveContainer { container: self.container.id.clone(), paused })
     }
 
-    /// The sandbox as far as its container tells. Activity is not written on a container, so being found counts as
-    /// activity: rather too late an end than too early a one.
+    /// Builds the sandbox from its container. A container stores no activity, so its discovery counts as activity: a
+    /// late expiry is better than an early one.
     pub fn sandbox(&self, now: Timestamp) -> Sandbox {
         let condition = self.condition();
         let (status, reason, message) = match condition {
@@ -154,7 +153,7 @@ impl Found {
     }
 }
 
-/// Looks a chat's container up by its name. A container that is not ours is none.
+/// Finds a chat's container by its name. A foreign container returns as an inner error.
 pub async fn discover(
     engine: &Bounded,
     instance: &InstanceName,
@@ -171,29 +170,29 @@ pub async fn discover(
         Err(why) => return Ok(Some(Err((id, why)))),
     };
     if found.condition() == Condition::Ended {
-        found.death = Some(autopsy(engine, &found.container, None).await);
+        found.death = Some(death_of(engine, &found.container, None).await);
     }
     Ok(Some(Ok(found)))
 }
 
-/// Why a container ended that ran a moment ago. Engines may learn after its end that it ran out of memory, so one that
-/// was killed is looked at twice.
-pub async fn sudden_death(engine: &Bounded, container: &Observed, memory_limit_bytes: Option<u64>) -> Death {
+/// Returns the cause of death of a container that ran a moment ago. Engines may report an out-of-memory kill late, so a
+/// killed container is inspected twice.
+pub async fn recent_death_of(engine: &Bounded, container: &Observed, memory_limit_bytes: Option<u64>) -> Death {
     let mut container = container.clone();
     if let ContainerState::Exited(Some(exit)) = container.state
         && exit.signal() == Some(SIGKILL)
         && !exit.oom_killed
     {
-        tokio::time::sleep(SECOND_LOOK).await;
+        tokio::time::sleep(SECOND_INSPECTION_DELAY).await;
         if let Ok(Some(seen)) = engine.inspect(container.id.as_str()).await {
             container = seen;
         }
     }
-    autopsy(engine, &container, memory_limit_bytes).await
+    death_of(engine, &container, memory_limit_bytes).await
 }
 
-/// Why a container ended. What cannot be learned is left out rather than guessed.
-async fn autopsy(engine: &Bounded, container: &Observed, memory_limit_bytes: Option<u64>) -> Death {
+/// Returns the cause of death of a container. Unavailable details are left out.
+async fn death_of(engine: &Bounded, container: &Observed, memory_limit_bytes: Option<u64>) -> Death {
     let exit = match container.state {
         ContainerState::Exited(exit) => exit,
         _ => None,
@@ -202,43 +201,43 @@ async fn autopsy(engine: &Bounded, container: &Observed, memory_limit_bytes: Opt
     Death { exit, memory_limit_bytes, log_tail }
 }
 
-/// One cheap look at a container that was running.
+/// The result of one liveness check.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Liveness {
     Alive,
     Paused,
-    /// It runs, and its own service does not answer as its profile says it should. Not handed out.
+    /// The container runs, but its service fails the readiness check. It is not handed out.
     Unhealthy(String),
     Ended(Death),
-    /// The engine says that it does not exist, or not for long any more.
+    /// The container does not exist, or is being removed.
     Vanished,
-    /// The engine or the service inside could not be asked. Never a reason to give a sandbox up.
+    /// The engine or the service could not be asked. Never a reason to give up a sandbox.
     Unknown(EngineError),
 }
 
-/// Looks at a container once, and probes the service inside once where its profile has a readiness check.
+/// Inspects a container once, and probes its service once if the profile has a readiness check.
 pub async fn is_alive(world: &World, container: &ContainerId, profile: Option<&Profile>) -> Liveness {
     match world.engine.inspect(container.as_str()).await {
         Err(error) => Liveness::Unknown(error),
         Ok(None) => Liveness::Vanished,
         Ok(Some(seen)) => match seen.state {
-            // It ended because it is being removed.
+            // The container ended because it is being removed.
             ContainerState::Removing => Liveness::Vanished,
             ContainerState::Running | ContainerState::Restarting => match profile {
-                Some(profile) => is_well(world, &seen, profile).await,
+                Some(profile) => probe_service(world, &seen, profile).await,
                 None => Liveness::Alive,
             },
             ContainerState::Paused => Liveness::Paused,
             _ => {
                 let limit = profile.map(|profile| profile.limits.memory_bytes);
-                Liveness::Ended(sudden_death(&world.engine, &seen, limit).await)
+                Liveness::Ended(recent_death_of(&world.engine, &seen, limit).await)
             }
         },
     }
 }
 
-/// Probes the service inside once, and gives it some time to answer: a busy service is not taken for a dead one.
-async fn is_well(world: &World, seen: &Observed, profile: &Profile) -> Liveness {
+/// Probes the service once, with time to answer: a busy service is not a dead one.
+async fn probe_service(world: &World, seen: &Observed, profile: &Profile) -> Liveness {
     let limit = profile.readiness.timeout.min(LONGEST_PROBE);
     let unknown = |message: String| Liveness::Unknown(EngineError::Interrupted { message });
     let probed = match &profile.readiness.check {
@@ -248,7 +247,7 @@ async fn is_well(world: &World, seen: &Observed, profile: &Profile) -> Liveness 
         }
         ReadinessCheck::Health => return Liveness::Alive,
         ReadinessCheck::Http { port, .. } | ReadinessCheck::Tcp { port } => {
-            let Some(ip) = seen.address else { return unknown("the engine tells no address".to_owned()) };
+            let Some(ip) = seen.address else { return unknown("the engine reports no address".to_owned()) };
             let address = SocketAddr::new(ip, *port);
             let probe = async {
                 match &profile.readiness.check {
@@ -262,7 +261,7 @@ async fn is_well(world: &World, seen: &Observed, profile: &Profile) -> Liveness 
     match probed {
         Ok(Ok(())) => Liveness::Alive,
         Ok(Err(NotReady::Refused(why))) => Liveness::Unhealthy(format!("its service does not answer: {why}")),
-        Ok(Err(NotReady::NotTried(why))) => unknown(why),
+        Ok(Err(NotReady::NotProbed(why))) => unknown(why),
         Err(_) => Liveness::Unhealthy(format!("its service does not answer within {limit:?}")),
     }
 }

@@ -1,4 +1,4 @@
-//! The way in: from an admitted create to a sandbox that is ready.
+//! Launches a sandbox: from an admitted create to a ready sandbox.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::readiness::{has_ended, wait_until_ready};
 use crate::chat::World;
-use crate::chat::effects::discover::{Found, NotOurs, discover, sudden_death};
+use crate::chat::effects::discover::{Found, NotOurs, discover, recent_death_of};
 use crate::chat::events::{LaunchFailure, Launched, Remains};
 use crate::domain::container::{ContainerSpec, compose};
 use crate::domain::create_request::CreateRequest;
@@ -26,24 +26,24 @@ use crate::ports::guest::{Init, NotBegun, Started};
 use crate::ports::slot::NotBound;
 use crate::root;
 
-/// How long a cancelled launch still waits for a creation that is under way: almost always long enough to learn what
-/// has to be removed.
+/// The time that a cancelled launch still waits for a create call under way. It is almost always long enough to learn
+/// which container must be removed.
 const CANCELLED_CREATION_GRACE: Duration = Duration::from_secs(5);
 
-/// A host's directories are ready in milliseconds; a file system that hangs must not hold a create for ever.
+/// Directories are ready in milliseconds. A hanging file system must not block a create for ever.
 const DIRECTORY_LIMIT: Duration = Duration::from_secs(10);
 
-/// Looks at a container whose init did not start its program, and the pause between them.
-const END_LOOKS: u32 = 20;
+/// The number of inspections of a container whose init did not start its program, and the pause between them.
+const END_INSPECTIONS: u32 = 20;
 const END_PAUSE: Duration = Duration::from_millis(50);
 
-/// Tries for the chat's name, should it be taken by something of the chat's own that is in the way, and the first pause
-/// between them; each is twice as long as the one before, six seconds in all. An engine gives a name away before it
-/// shows the container, and takes it back after: what it was asked for earlier may be on its way in or out.
+/// The number of tries for the chat's container name when a leftover of the chat holds it, and the first pause between
+/// them. The pause doubles with each try, six seconds in total. An engine reserves a name before it shows the container
+/// and frees it after removal, so earlier calls may still be in progress.
 const NAME_TRIES: u32 = 8;
 const NAME_PAUSE: Duration = Duration::from_millis(50);
 
-/// Launches a sandbox. A straggler is a creation that was given up; it is still to be followed to its end.
+/// Launches a sandbox. A straggler is an abandoned create call that the caller must follow to its end.
 pub async fn launch(
     world: &World,
     root: &ActorRef<root::Message>,
@@ -52,7 +52,7 @@ pub async fn launch(
     created_at: Timestamp,
     cancelled: &CancellationToken,
 ) -> (Result<Launched, LaunchFailure>, Option<Straggler>) {
-    // Slots are of the profile's image, and a snapshot is another.
+    // A slot has the profile's image, never a snapshot.
     if request.snapshot.is_none()
         && let Some(result) = claim(world, root, request, session, created_at, cancelled).await
     {
@@ -63,19 +63,19 @@ pub async fn launch(
         Err(failure) => return (Err(LaunchFailure { failure, remains: Remains::Nothing }), None),
     };
     let container = {
-        let turn = world.turns.take_within(world.queue_limit, Lane::Start, Tenant::of(request));
-        let turn = until(cancelled, turn).await;
-        let turn = turn.ok_or(StartFailure::Deleted).and_then(|turn| turn.map_err(StartFailure::from));
-        let _turn = match turn {
-            Ok(turn) => turn,
+        let permit = world.turns.acquire_within(world.queue_limit, Lane::Start, Tenant::of(request));
+        let permit = unless_cancelled(cancelled, permit).await;
+        let permit = permit.ok_or(StartFailure::Deleted).and_then(|permit| permit.map_err(StartFailure::from));
+        let _permit = match permit {
+            Ok(permit) => permit,
             Err(failure) => {
-                world.clear(session).await;
+                world.remove_session(session).await;
                 return (Err(LaunchFailure { failure, remains: Remains::Nothing }), None);
             }
         };
         let container = match create(world, request, &spec, cancelled).await {
-            Ok(Named::Created(container)) => container,
-            Ok(Named::Found(found)) => return (flush_unsaved(world, found, cancelled).await, None),
+            Ok(CreateOutcome::Created(container)) => container,
+            Ok(CreateOutcome::Found(found)) => return (save_found(world, found, cancelled).await, None),
             Err((failure, straggler)) => return (Err(failure), straggler),
         };
         if !cancelled.is_cancelled()
@@ -87,10 +87,10 @@ pub async fn launch(
         container
     };
     let started = async {
-        begin(world, &container, session, request.volume.as_ref(), &request.profile).await?;
+        begin_program(world, &container, session, request.volume.as_ref(), &request.profile).await?;
         become_ready(world, &request.profile, &container).await
     };
-    let result = until(cancelled, started).await;
+    let result = unless_cancelled(cancelled, started).await;
     let result = result.unwrap_or(Err(StartFailure::Deleted));
     (result.map_err(|failure| LaunchFailure { failure, remains: Remains::Container(container) }), None)
 }
@@ -104,34 +104,34 @@ async fn prepare(
 ) -> Result<ContainerSpec, StartFailure> {
     let prepare = async {
         let chat_directory = world.directories.prepare(request.chat, request.profile.user).await?;
-        let waits = request.volume.is_some() && init(&request.profile) == Some(Init::Waits);
-        let furnishing = if request.profile.init { world.guests.prepare(session, waits).await? } else { None };
-        Ok((chat_directory, furnishing))
+        let init_waits = request.volume.is_some() && init_mode(&request.profile) == Some(Init::Waits);
+        let guest_setup = if request.profile.init { world.guests.prepare(session, init_waits).await? } else { None };
+        Ok((chat_directory, guest_setup))
     };
-    let prepared = until(cancelled, tokio::time::timeout(DIRECTORY_LIMIT, prepare)).await;
-    let (chat_directory, furnishing) = prepared.ok_or(StartFailure::Deleted)?.unwrap_or_else(|_| {
+    let prepared = unless_cancelled(cancelled, tokio::time::timeout(DIRECTORY_LIMIT, prepare)).await;
+    let (chat_directory, guest_setup) = prepared.ok_or(StartFailure::Deleted)?.unwrap_or_else(|_| {
         let message = format!("the file system did not answer within {DIRECTORY_LIMIT:?}");
         Err(DirectoryError::new(request.chat, message))
     })?;
     let spec = compose(&world.instance, &world.mounts, request, chat_directory, session, created_at);
-    Ok(match furnishing {
-        Some(furnishing) => spec.prepared(furnishing),
+    Ok(match guest_setup {
+        Some(guest_setup) => spec.prepared(guest_setup),
         None => spec,
     })
 }
 
-enum Named {
+enum CreateOutcome {
     Created(ContainerId),
     Found(Box<Found>),
 }
 
-/// Creates the container under the chat's name. If the name is taken, whatever holds it decides.
+/// Creates the container under the chat's name. A taken name is resolved by [`free_name`].
 async fn create(
     world: &World,
     request: &CreateRequest,
     spec: &ContainerSpec,
     cancelled: &CancellationToken,
-) -> Result<Named, (LaunchFailure, Option<Straggler>)> {
+) -> Result<CreateOutcome, (LaunchFailure, Option<Straggler>)> {
     let mut taken = EngineError::NameTaken { name: spec.name.to_string() };
     for attempt in 0..NAME_TRIES {
         let give_up = async {
@@ -139,7 +139,7 @@ async fn create(
             tokio::time::sleep(CANCELLED_CREATION_GRACE).await;
         };
         match world.engine.create(spec.clone()).outcome(give_up).await {
-            Ok(container) => return Ok(Named::Created(container)),
+            Ok(container) => return Ok(CreateOutcome::Created(container)),
             Err((error @ EngineError::NameTaken { .. }, _)) => taken = error,
             Err((error, straggler)) => {
                 let remains = match &straggler {
@@ -150,51 +150,52 @@ async fn create(
                 return Err((LaunchFailure { failure: error.into(), remains }, straggler));
             }
         }
-        if let Some(found) = make_way(world, request, spec).await.map_err(|failure| (failure, None))? {
-            return Ok(Named::Found(found));
+        if let Some(found) = free_name(world, request, spec).await.map_err(|failure| (failure, None))? {
+            return Ok(CreateOutcome::Found(found));
         }
         let pause = tokio::time::sleep(NAME_PAUSE * 2u32.pow(attempt));
-        if until(cancelled, pause).await.is_none() {
+        if unless_cancelled(cancelled, pause).await.is_none() {
             return Err((LaunchFailure { failure: StartFailure::Deleted, remains: Remains::Nothing }, None));
         }
     }
     Err((LaunchFailure { failure: taken.into(), remains: Remains::Nothing }, None))
 }
 
-/// Looks at what holds the chat's name: a live sandbox of the chat is found, a dead, ill or half-made one is removed, and
-/// what is not ours is left alone and named.
-async fn make_way(
+/// Resolves a taken name. A live sandbox of the chat is returned, a dead, unhealthy or incomplete one is removed, and a
+/// foreign container is reported and left in place.
+async fn free_name(
     world: &World,
     request: &CreateRequest,
     spec: &ContainerSpec,
 ) -> Result<Option<Box<Found>>, LaunchFailure> {
     let discovered = discover(&world.engine, &world.instance, request.chat).await;
-    // Nothing was made, and what is there may be a live sandbox: an engine that does not answer is no reason to end it.
+    // This launch created no container, and the holder may be a live sandbox: a silent engine is no reason to remove
+    // it.
     let untouched = |failure| LaunchFailure { failure, remains: Remains::Nothing };
     match discovered.map_err(|error| untouched(error.into()))? {
         None => Ok(None),
         Some(Ok(found)) if found.live_container().is_some() => Ok(Some(Box::new(found))),
         Some(Ok(found)) => {
             let leftover = found.container.id;
-            tracing::info!(container.id = %leftover, "removing what is left of an earlier sandbox");
+            tracing::info!(container.id = %leftover, "removing leftover container of an earlier sandbox");
             match world.engine.remove(&leftover, world.teardown.remove).await {
                 Ok(()) => Ok(None),
                 Err(error) => Err(LaunchFailure { failure: error.into(), remains: Remains::Container(leftover) }),
             }
         }
-        // Given up on its way to this chat, or to one that was deleted.
+        // An abandoned slot, claimed for this chat or for a deleted one.
         Some(Err((holder, NotOurs::Slot))) => match world.engine.remove(&holder, world.teardown.remove).await {
             Ok(()) => Ok(None),
             Err(error) => Err(LaunchFailure { failure: error.into(), remains: Remains::Nothing }),
         },
         Some(Err((holder, why))) => {
-            Err(untouched(StartFailure::InTheWay { name: spec.name.to_string(), holder, why: why.to_string() }))
+            Err(untouched(StartFailure::NameConflict { name: spec.name.to_string(), holder, why: why.to_string() }))
         }
     }
 }
 
-/// What was found is promised like what was made: on disk before anybody is told.
-async fn flush_unsaved(
+/// Saves a found sandbox before the create is acknowledged.
+async fn save_found(
     world: &World,
     found: Box<Found>,
     cancelled: &CancellationToken,
@@ -202,9 +203,9 @@ async fn flush_unsaved(
     let record = Box::new(found.sandbox(world.clock.now()));
     match world.journal.write(world.adoption(record).collect()).await {
         Ok(()) => Ok(Launched::Found(found)),
-        // It is going to be removed.
+        // The sandbox is about to be removed.
         Err(_) if cancelled.is_cancelled() => Ok(Launched::Found(found)),
-        // Nothing was made. What is there is found again with the next create, or by the next reconciliation.
+        // This launch created no container. The next create or the next reconciliation finds the sandbox again.
         Err(error) => {
             let failure = NotSaved(error.to_string()).into();
             Err(LaunchFailure { failure, remains: Remains::Nothing })
@@ -212,7 +213,7 @@ async fn flush_unsaved(
     }
 }
 
-/// Starts the container of a sandbox that ended again.
+/// Starts the container of an ended sandbox again.
 pub async fn relaunch(
     world: &World,
     sandbox: &Sandbox,
@@ -220,52 +221,52 @@ pub async fn relaunch(
 ) -> Result<Launched, LaunchFailure> {
     let remains = || sandbox.container.clone().map_or(Remains::Perhaps, Remains::Container);
     let started = async {
-        let unknown = || StartFailure::Defect(format!("there is no profile {} any more", sandbox.profile));
+        let unknown = || StartFailure::Defect(format!("profile {} is not configured any more", sandbox.profile));
         let profile = world.rules.profiles.get(&sandbox.profile).ok_or_else(unknown)?;
         let container = sandbox
             .container
             .as_ref()
             .ok_or_else(|| EngineError::NoSuchContainer { container: sandbox.container_name.to_string() })?;
-        let turn = world.turns.take(Lane::Start, Tenant::owning(sandbox)).await;
+        let permit = world.turns.acquire(Lane::Start, Tenant::owning(sandbox)).await;
         let not_bound = |error: NotBound| StartFailure::NotBound(error.to_string());
         world.slots.open_again(sandbox.session).await.map_err(not_bound)?;
         world.engine.start(container).await?;
-        // The engine is done with it, and a sandbox may take its time to get ready.
-        drop(turn);
+        // Releases the permit: the engine call is done, and readiness may take long.
+        drop(permit);
         world.slots.bind_again(sandbox.session).await.map_err(not_bound)?;
-        if let Err(failure) = begin(world, container, sandbox.session, sandbox.volume.as_ref(), profile).await {
-            // With another directory than its volume, nothing may go on in it.
+        if let Err(failure) = begin_program(world, container, sandbox.session, sandbox.volume.as_ref(), profile).await {
+            // The container may have another directory than its volume, so it must not run.
             if let Err(error) = world.engine.stop(container, Duration::ZERO, world.teardown.remove).await {
-                tracing::warn!(container.id = %container, %error, "a sandbox that must not run was not stopped");
+                tracing::warn!(container.id = %container, %error, "sandbox that failed to restart was not stopped");
             }
             return Err(failure);
         }
         become_ready(world, profile, container).await
     };
-    let outcome = until(cancelled, started).await.unwrap_or(Err(StartFailure::Deleted));
+    let outcome = unless_cancelled(cancelled, started).await.unwrap_or(Err(StartFailure::Deleted));
     outcome.map_err(|failure| LaunchFailure { failure, remains: remains() })
 }
 
-/// Lets the program of a container that was started begin, if the container has the directory that it was made for.
-async fn begin(
+/// Lets the program of a started container begin, if the container has its own volume directory.
+async fn begin_program(
     world: &World,
     container: &ContainerId,
     session: SessionId,
     volume: Option<&HostPath>,
     profile: &Profile,
 ) -> Result<(), StartFailure> {
-    let (Some(volume), Some(init)) = (volume, init(profile)) else { return Ok(()) };
+    let (Some(volume), Some(init)) = (volume, init_mode(profile)) else { return Ok(()) };
     let started = Started { session, container, volume, target: &world.mounts.volume, init };
     match world.guests.begin(started).await {
         Ok(()) => Ok(()),
         Err(NotBegun::Volume(why)) => Err(StartFailure::VolumeChanged(why)),
         Err(NotBegun::Init(why)) => {
-            // An init that ended tells more by how it ended, which the engine may learn a moment later.
-            for _ in 0..END_LOOKS {
+            // The exit status of an ended init says more than this error, and the engine may report it late.
+            for _ in 0..END_INSPECTIONS {
                 match world.engine.inspect(container.as_str()).await? {
                     Some(seen) if has_ended(&seen) => {
                         let memory_limit = Some(profile.limits.memory_bytes);
-                        return Err(StartFailure::Died(sudden_death(&world.engine, &seen, memory_limit).await));
+                        return Err(StartFailure::Died(recent_death_of(&world.engine, &seen, memory_limit).await));
                     }
                     Some(_) => tokio::time::sleep(END_PAUSE).await,
                     None => break,
@@ -276,21 +277,21 @@ async fn begin(
     }
 }
 
-/// Who starts the program of the profile's sandboxes, as far as their mounts can be looked at before or after: other
-/// runtimes show the host nothing of them.
-fn init(profile: &Profile) -> Option<Init> {
+/// Returns how the program of the profile's sandboxes starts. `None` for other runtimes, whose mounts are invisible to
+/// the host.
+fn init_mode(profile: &Profile) -> Option<Init> {
     if profile.runtime.is_some() {
         return None;
     }
     Some(if profile.init { Init::Waits } else { Init::Absent })
 }
 
-/// Starts nothing more: waits until what was started has an address and answers.
+/// Waits until a started container has an address and is ready.
 async fn become_ready(world: &World, profile: &Profile, container: &ContainerId) -> Result<Launched, StartFailure> {
     let seen = world.engine.inspect(container.as_str()).await?;
     let seen = seen.ok_or_else(|| EngineError::NoSuchContainer { container: container.to_string() })?;
     if has_ended(&seen) {
-        let death = sudden_death(&world.engine, &seen, Some(profile.limits.memory_bytes)).await;
+        let death = recent_death_of(&world.engine, &seen, Some(profile.limits.memory_bytes)).await;
         return Err(StartFailure::Died(death));
     }
     let endpoint = endpoint(&seen, profile)?;
@@ -312,7 +313,7 @@ fn endpoint(seen: &Observed, profile: &Profile) -> Result<Option<Endpoint>, Star
     }
 }
 
-/// The future's outcome, unless the launch is cancelled first.
-async fn until<T>(cancelled: &CancellationToken, future: impl Future<Output = T>) -> Option<T> {
+/// Returns the outcome of the future, or `None` if the launch is cancelled first.
+async fn unless_cancelled<T>(cancelled: &CancellationToken, future: impl Future<Output = T>) -> Option<T> {
     cancelled.run_until_cancelled(future).await
 }

@@ -1,22 +1,23 @@
-//! Pausing a container and letting it go on, each of which counts as done if it is so afterwards.
+//! Pauses and resumes a container. A failed call counts as done if the container is in the wanted state afterwards.
 
 use crate::chat::{Place, World};
 use crate::domain::ids::ContainerId;
 use crate::ports::engine::{ContainerState, EngineError};
 
 pub async fn pause(world: &World, container: &ContainerId, place: Place) -> Result<(), EngineError> {
-    let _turn = place.turn(world).await;
+    let _permit = place.permit(world).await;
     let paused = world.engine.pause(container).await;
-    unless_so(world, container, ContainerState::Paused, paused).await
+    accept_if_in_state(world, container, ContainerState::Paused, paused).await
 }
 
 pub async fn unpause(world: &World, container: &ContainerId) -> Result<(), EngineError> {
     let resumed = world.engine.unpause(container).await;
-    unless_so(world, container, ContainerState::Running, resumed).await
+    accept_if_in_state(world, container, ContainerState::Running, resumed).await
 }
 
-/// An engine refuses what is so already, and may have done what it did not answer.
-async fn unless_so(
+/// Accepts a failed call if the container is in the wanted state. An engine refuses a call for the current state, and
+/// may have executed a call that it did not answer.
+async fn accept_if_in_state(
     world: &World,
     container: &ContainerId,
     state: ContainerState,

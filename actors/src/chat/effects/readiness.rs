@@ -1,4 +1,4 @@
-//! Waiting until a started sandbox is ready, without ever waiting for one that has died.
+//! Waits until a started sandbox is ready, and never waits for a dead one.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -6,30 +6,30 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::chat::World;
-use crate::chat::effects::discover::sudden_death;
+use crate::chat::effects::discover::recent_death_of;
 use crate::domain::ids::ContainerId;
 use crate::domain::outcome::StartFailure;
 use crate::domain::profile::{Profile, ReadinessCheck};
 use crate::ports::engine::{ContainerState, EngineError, Health, Observed};
 use crate::ports::probe::NotReady;
 
-/// Between two tries: most services are up within milliseconds, the slow ones should not be pestered.
+/// The pause between two tries. Most services are up within milliseconds; slow ones are not polled too often.
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE: Duration = Duration::from_millis(250);
 
-/// From this pause on, a look at the sandbox goes before it. To look costs as much as several of the tries before.
-const WORTH_A_LOOK: Duration = Duration::from_millis(10);
+/// From this pause on, an inspection precedes the pause. An inspection costs as much as several of the earlier tries.
+const INSPECT_FROM: Duration = Duration::from_millis(10);
 
-/// How often a sandbox is looked at during a try: one at a sandbox that has died may never end by itself.
-const WATCH: Duration = Duration::from_millis(500);
+/// The interval of inspections during a try. A try against a dead sandbox may never return.
+const WATCH_INTERVAL: Duration = Duration::from_millis(500);
 
-/// How far a look may overrun the limit: to tell a death from a delay at the very end is worth that much.
-const LAST_LOOK: Duration = Duration::from_secs(1);
+/// The time that an inspection may overrun the limit, to tell a death from a delay at the very end.
+const INSPECTION_OVERRUN: Duration = Duration::from_secs(1);
 
-/// How much of the output of a sandbox that never got ready is told.
+/// The number of output lines that are reported for a sandbox that did not get ready.
 const LOG_TAIL_LINES: usize = 20;
 
-/// Resolves once the sandbox is ready, has died, or has used up its time.
+/// Returns once the sandbox is ready, has died, or has used up its time.
 pub async fn wait_until_ready(
     world: &World,
     container: &ContainerId,
@@ -48,9 +48,9 @@ pub async fn wait_until_ready(
             Ok(()) => return Ok(()),
             Err(not_ready) => not_ready.to_string(),
         };
-        // What died will not get ready, and its end says more than a refused connection.
+        // A dead sandbox never gets ready, and its cause of death says more than a refused connection.
         let is_last = || Instant::now() + pause >= deadline;
-        if is_last() || pause >= WORTH_A_LOOK {
+        if is_last() || pause >= INSPECT_FROM {
             expect_alive(world, container, profile, deadline).await?;
         }
         if is_last() {
@@ -66,7 +66,7 @@ pub fn has_ended(container: &Observed) -> bool {
     matches!(container.state, ContainerState::Exited(_) | ContainerState::Dead | ContainerState::Removing)
 }
 
-/// The outer error ends the wait; the inner one says why the sandbox is not ready yet.
+/// Tries the readiness check once. The outer error ends the wait; the inner one says why the sandbox is not ready yet.
 async fn try_once(
     world: &World,
     container: &ContainerId,
@@ -86,24 +86,24 @@ async fn try_once(
             tokio::time::timeout_at(deadline, world.probe.tcp(address)).await
         }
         ReadinessCheck::Health => {
-            return match look(world, container, deadline).await?.map(|seen| seen.health) {
+            return match inspect(world, container, deadline).await?.map(|seen| seen.health) {
                 Some(Some(Health::Healthy)) => Ok(Ok(())),
                 Some(Some(Health::Starting)) => {
                     Ok(Err(NotReady::Refused("its health check has not passed yet".into())))
                 }
                 Some(Some(Health::Unhealthy)) => Ok(Err(NotReady::Refused("its health check fails".into()))),
                 Some(None) => Err(StartFailure::NoHealthCheck),
-                None => Ok(Err(NotReady::Refused("its health is not known".into()))),
+                None => Ok(Err(NotReady::Refused("its health is unknown".into()))),
             };
         }
     };
     Ok(answer.unwrap_or_else(|_| Err(NotReady::Refused("it did not answer in time".into()))))
 }
 
-/// Resolves once the sandbox cannot get ready any more.
+/// Returns once the sandbox cannot get ready any more.
 async fn watch(world: &World, container: &ContainerId, profile: &Profile, deadline: Instant) -> StartFailure {
     loop {
-        tokio::time::sleep(WATCH).await;
+        tokio::time::sleep(WATCH_INTERVAL).await;
         if let Err(failure) = expect_alive(world, container, profile, deadline).await {
             return failure;
         }
@@ -116,18 +116,18 @@ async fn expect_alive(
     profile: &Profile,
     deadline: Instant,
 ) -> Result<(), StartFailure> {
-    match look(world, container, deadline).await?.filter(has_ended) {
+    match inspect(world, container, deadline).await?.filter(has_ended) {
         Some(ended) => {
-            let death = sudden_death(&world.engine, &ended, Some(profile.limits.memory_bytes)).await;
+            let death = recent_death_of(&world.engine, &ended, Some(profile.limits.memory_bytes)).await;
             Err(StartFailure::Died(death))
         }
         None => Ok(()),
     }
 }
 
-/// `None` where the engine could not be asked: the next try asks again.
-async fn look(world: &World, container: &ContainerId, deadline: Instant) -> Result<Option<Observed>, StartFailure> {
-    match tokio::time::timeout_at(deadline + LAST_LOOK, world.engine.inspect(container.as_str())).await {
+/// Inspects the container. Returns `None` if the engine does not answer; the next try asks again.
+async fn inspect(world: &World, container: &ContainerId, deadline: Instant) -> Result<Option<Observed>, StartFailure> {
+    match tokio::time::timeout_at(deadline + INSPECTION_OVERRUN, world.engine.inspect(container.as_str())).await {
         Ok(Ok(Some(seen))) => Ok(Some(seen)),
         Ok(Ok(None)) => Err(EngineError::NoSuchContainer { container: container.to_string() }.into()),
         Ok(Err(_)) | Err(_) => Ok(None),

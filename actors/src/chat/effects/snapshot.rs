@@ -1,4 +1,4 @@
-//! Keeping what a sandbox has written, and no more of that than should be kept.
+//! Saves a sandbox as a snapshot, and applies the retention rules.
 
 use crate::chat::{Place, World};
 use crate::domain::ids::SnapshotId;
@@ -14,7 +14,7 @@ pub async fn take(
 ) -> Result<Box<Snapshot>, EngineError> {
     let missing = || EngineError::NoSuchContainer { container: sandbox.container_name.to_string() };
     let container = sandbox.container.as_ref().ok_or_else(missing)?;
-    let _turn = place.turn(world).await;
+    let _permit = place.permit(world).await;
     let origin = SnapshotOrigin {
         id: SnapshotId::next(),
         instance: world.instance.clone(),
@@ -31,10 +31,10 @@ pub async fn take(
     result.map(Box::new)
 }
 
-/// Removes what the chat has kept for long enough. What fails is made up for by the next pass.
-pub async fn tidy_up(world: &World, sandbox: &Sandbox) {
+/// Removes expired snapshots of the chat. The next pass retries a failure.
+pub async fn apply_retention(world: &World, sandbox: &Sandbox) {
     let World { instance, engine, retention, clock, .. } = world;
     if let Err(error) = retention.enforce(engine, instance, Some(sandbox.chat), clock.now()).await {
-        tracing::warn!(chat.id = %sandbox.chat, %error, "older snapshots of the chat are not removed yet");
+        tracing::warn!(chat.id = %sandbox.chat, %error, "removal of old snapshots failed; retrying with the next pass");
     }
 }

@@ -1,4 +1,4 @@
-//! Removing a container in layers: a graceful end, then removal by force, all within an outer limit.
+//! Removes a container in layers: a graceful stop, then a forced removal, within one limit.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::chat::{Place, World};
 use crate::domain::ids::{ChatId, ContainerId, ContainerName};
 use crate::ports::engine::{EngineError, Operation};
 
-/// How long each layer may take.
+/// The time limit of each layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TeardownLimits {
     pub graceful: Duration,
@@ -18,14 +18,15 @@ pub struct TeardownLimits {
 }
 
 impl TeardownLimits {
-    /// What the container's processes get of the graceful layer; the rest is the engine's, to end them and to answer.
+    /// Returns the part of the graceful limit for the container's processes. The engine needs the rest to end them and
+    /// to answer.
     fn process_grace(&self) -> Duration {
         self.graceful * 2 / 3
     }
 }
 
-/// Removes a chat's container: this one, or, if it is not known, whichever of ours has the chat's name. Succeeds only
-/// once the engine does not show it any more.
+/// Removes a chat's container: the given one, or our container under the chat's name. Succeeds only once the engine
+/// does not show the container any more.
 pub async fn tear_down(
     world: &World,
     chat: ChatId,
@@ -35,35 +36,39 @@ pub async fn tear_down(
 ) -> Result<(), EngineError> {
     let limits = &world.teardown;
     let mut left = limits.total;
-    // Waiting for a turn at a busy engine is nobody's fault and does not count.
-    let _turn = place.turn(world).await;
+    // The wait for a permit does not count against the limit.
+    let _permit = place.permit(world).await;
     let container = match container {
         Some(container) => container,
-        None => match clamped(&mut left, limits.total, find(world, chat)).await?? {
+        None => match within_limits(&mut left, limits.total, find(world, chat)).await?? {
             Some(container) => container,
             None => return Ok(()),
         },
     };
     if graceful && !limits.graceful.is_zero() {
         let stop = world.engine.stop(&container, limits.process_grace(), limits.graceful);
-        if let Err(error) = clamped(&mut left, limits.graceful, stop).await.flatten() {
-            // Removal is tried whatever the graceful end did.
-            tracing::warn!(container.id = %container, %error, "the sandbox was not stopped gracefully");
+        if let Err(error) = within_limits(&mut left, limits.graceful, stop).await.flatten() {
+            // The forced removal follows in any case.
+            tracing::warn!(container.id = %container, %error, "sandbox was not stopped gracefully; forcing removal");
         }
     }
     let outer = left;
-    clamped(&mut left, outer, world.engine.remove(&container, limits.remove)).await.flatten()
+    within_limits(&mut left, outer, world.engine.remove(&container, limits.remove)).await.flatten()
 }
 
-/// Ends a container's processes and keeps it.
+/// Stops a container's processes and keeps the container.
 pub async fn stop(world: &World, container: &ContainerId, place: Place) -> Result<(), EngineError> {
     let limits = &world.teardown;
-    let _turn = place.turn(world).await;
+    let _permit = place.permit(world).await;
     world.engine.stop(container, limits.process_grace(), limits.graceful).await
 }
 
-/// Runs a layer within its own limit and what is left of the outer one.
-async fn clamped<T>(left: &mut Duration, own: Duration, layer: impl Future<Output = T>) -> Result<T, EngineError> {
+/// Runs a layer within its own limit and the remainder of the outer limit.
+async fn within_limits<T>(
+    left: &mut Duration,
+    own: Duration,
+    layer: impl Future<Output = T>,
+) -> Result<T, EngineError> {
     let limit = own.min(*left);
     let started = Instant::now();
     let result = tokio::time::timeout(limit, layer).await;
@@ -80,7 +85,7 @@ async fn find(world: &World, chat: ChatId) -> Result<Option<ContainerId>, Engine
     match Found::recognise(container, &world.instance) {
         Ok(_) => Ok(Some(id)),
         Err(why) => {
-            tracing::warn!(container.id = %id, %why, "left alone a container that is not ours");
+            tracing::warn!(container.id = %id, %why, "foreign container holds the chat's name; not removed");
             Ok(None)
         }
     }

@@ -1,4 +1,4 @@
-//! The way back: finding out what engine and journal hold for a chat, and going on with it.
+//! Discovers the sandbox of a chat in engine and journal, and adopts it.
 
 use super::Lifecycle;
 use crate::chat::events::{Effect, Request};
@@ -11,24 +11,24 @@ use crate::ports::clock::Timestamp;
 use crate::ports::engine::EngineError;
 
 impl Lifecycle {
-    pub(super) fn wait_for_look(&mut self, request: Request) {
-        let Phase::Unknown(unknown) = &mut self.phase else { unreachable!("only the unknown is looked for") };
+    pub(super) fn wait_for_discovery(&mut self, request: Request) {
+        let Phase::Unknown(unknown) = &mut self.phase else { unreachable!("only an unknown chat is discovered") };
         unknown.waiting.push(request);
-        self.look();
+        self.discover();
     }
 
-    /// Asks the engine what it holds, unless it is being asked.
-    pub(super) fn look(&mut self) {
+    /// Asks for the chat's container, unless a discovery is under way.
+    pub(super) fn discover(&mut self) {
         if let Phase::Unknown(unknown) = &mut self.phase
-            && !std::mem::replace(&mut unknown.looking, true)
+            && !std::mem::replace(&mut unknown.discovering, true)
         {
-            self.effects.push(Effect::Look);
+            self.effects.push(Effect::Discover);
         }
     }
 
-    pub(super) fn looked(&mut self, result: Result<Option<Box<Sandbox>>, EngineError>, now: Timestamp) {
+    pub(super) fn discovered(&mut self, result: Result<Option<Box<Sandbox>>, EngineError>, now: Timestamp) {
         let Phase::Unknown(unknown) = &mut self.phase else { return };
-        unknown.looking = false;
+        unknown.discovering = false;
         let waiting = std::mem::take(&mut unknown.waiting);
         match result {
             Err(error) => {
@@ -44,37 +44,37 @@ impl Lifecycle {
                 self.replay(waiting, now);
             }
             Ok(Some(sandbox)) => {
-                self.take_over(*sandbox, now);
+                self.adopt(*sandbox, now);
                 self.replay(waiting, now);
             }
         }
     }
 
-    /// Goes on with a sandbox that was found while serving.
-    pub(super) fn take_over(&mut self, sandbox: Sandbox, now: Timestamp) {
+    /// Adopts a sandbox that was found while serving.
+    pub(super) fn adopt(&mut self, sandbox: Sandbox, now: Timestamp) {
         self.publish(&sandbox, None);
-        // Its container was seen, and its own service was not: the first create probes that.
+        // The container was seen, but its service was not probed. The first create probes it.
         let seen_at = if self.is_probed(&sandbox) { Timestamp::MIN_UTC } else { now };
         self.resume(sandbox, seen_at);
     }
 
-    /// Whether a look at the container alone does not tell that the sandbox is well.
+    /// Returns whether a check of this sandbox probes its service in addition to its container.
     pub(super) fn is_probed(&self, sandbox: &Sandbox) -> bool {
         let profile = self.rules.profiles.get(&sandbox.profile);
         profile.is_some_and(|profile| profile.readiness.check != ReadinessCheck::None)
     }
 
-    /// Goes on with a sandbox that engine and journal know of, and that was seen then. Its status says how.
+    /// Continues with a sandbox that engine and journal know and that was seen at `seen_at`. Its status decides how.
     pub(super) fn resume(&mut self, mut sandbox: Sandbox, seen_at: Timestamp) {
         self.generation = self.generation.next();
-        self.leases = Leases::inherited(std::mem::take(&mut sandbox.durable_leases), sandbox.held_until);
-        self.leases.show_on(&mut sandbox, self.rules.max_lease);
+        self.leases = Leases::from_record(std::mem::take(&mut sandbox.durable_leases), sandbox.held_until);
+        self.leases.apply_to(&mut sandbox, self.rules.max_lease);
         if sandbox.status != Status::Running || sandbox.reason == Reason::Adopted {
-            // It may have had another status when it was last written down, or be another than the one that was.
-            self.note(&sandbox);
+            // The record may have another status, or describe another sandbox.
+            self.save_later(&sandbox);
         }
         match sandbox.status {
-            // Its deadlines may have passed meanwhile; the reaper finds that at once.
+            // The deadlines may have passed. The reaper reports that at once.
             Status::Running | Status::Paused => self.run(Running::new(sandbox, seen_at)),
             Status::Failed => self.fail(sandbox, 0),
             Status::Stopped => {
@@ -82,7 +82,7 @@ impl Lifecycle {
                 self.rearm();
             }
             Status::Deleting => self.start_removal(sandbox, false, true),
-            // Nobody was told of it.
+            // The create was never acknowledged.
             Status::Creating => {
                 self.enter(&mut sandbox, Status::Deleting, Reason::Incomplete, None);
                 self.start_removal(sandbox, false, true);
@@ -90,23 +90,23 @@ impl Lifecycle {
         }
     }
 
-    /// Resumes outside of any event, for a chat that starts with what a listing showed.
+    /// Resumes outside of an event, for a chat that starts with a listed container.
     pub fn resuming(mut self, sandbox: Sandbox) -> (Self, Vec<Effect>) {
         if sandbox.status == Status::Running {
-            // It ran before the service did: nothing has happened to it.
+            // The sandbox ran before this service started, so its state did not change.
             self.effects.push(Effect::Count(sandbox.status));
         } else {
             self.publish(&sandbox, None);
         }
-        // A listing is a moment old: the first create looks again.
+        // A listing is slightly outdated, so the first create checks again.
         self.resume(sandbox, Timestamp::MIN_UTC);
         let effects = std::mem::take(&mut self.effects);
         (self, effects)
     }
 
-    /// Looks outside of any event, for a chat that starts with nothing known.
-    pub fn looking(mut self) -> (Self, Vec<Effect>) {
-        self.look();
+    /// Discovers outside of an event, for a chat that starts in the unknown phase.
+    pub fn discovering(mut self) -> (Self, Vec<Effect>) {
+        self.discover();
         let effects = std::mem::take(&mut self.effects);
         (self, effects)
     }

@@ -1,4 +1,4 @@
-//! The way in: from a launch to a sandbox that is on disk and promised, or taken back.
+//! Handles a launch: the sandbox is saved and acknowledged, or rolled back.
 
 use super::Lifecycle;
 use crate::chat::events::{Effect, LaunchFailure, Launched, Remains, Reply, Ticket, WaiterId};
@@ -38,7 +38,7 @@ impl Lifecycle {
             if let Ok(Launched::Started { container, .. })
             | Err(LaunchFailure { remains: Remains::Container(container), .. }) = result
             {
-                self.effects.push(Effect::Discard { container });
+                self.effects.push(Effect::RemoveContainer { container });
             }
             return;
         }
@@ -62,10 +62,11 @@ impl Lifecycle {
                     Origin::Request { ref mut saving, launch: ref mut how, .. } => {
                         *how = launch;
                         sandbox.last_activity_at = now;
-                        let promised = Sandbox { status: Status::Running, reason: Reason::Ready, ..sandbox.clone() };
+                        let acknowledged =
+                            Sandbox { status: Status::Running, reason: Reason::Ready, ..sandbox.clone() };
                         let ticket = self.ticket();
                         *saving = Some(ticket);
-                        let sandbox = self.record(promised);
+                        let sandbox = self.record(acknowledged);
                         self.effects.push(Effect::Save { ticket, sandbox, claim });
                         self.phase = Phase::Creating(Box::new(creating));
                     }
@@ -78,8 +79,8 @@ impl Lifecycle {
             Ok(Launched::Found(found)) => {
                 let Creating { sandbox, origin, .. } = creating;
                 let session = sandbox.session;
-                self.give_way(sandbox);
-                self.take_over(found.sandbox(now), now);
+                self.end_planned(sandbox);
+                self.adopt(found.sandbox(now), now);
                 match origin {
                     Origin::Request { request, waiters, .. } => {
                         for waiter in waiters {
@@ -99,8 +100,8 @@ impl Lifecycle {
         }
     }
 
-    /// It runs, and is on disk: now it is promised.
-    fn promise(
+    /// Acknowledges a sandbox that runs and is saved.
+    fn acknowledge(
         &mut self,
         mut sandbox: Sandbox,
         outcome: Outcome,
@@ -128,7 +129,7 @@ impl Lifecycle {
             sandbox.container = Some(container);
         }
         self.enter(&mut sandbox, Status::Deleting, Reason::RolledBack, Some(failure.to_string()));
-        // A write that failed may have got there all the same.
+        // A failed write may still reach the journal.
         let recorded = matches!(failure, StartFailure::NotSaved(_));
         self.start_removal(sandbox, false, recorded);
         self.deleting().failed = Some((failure, waiters));
@@ -141,7 +142,7 @@ impl Lifecycle {
                     if saving == Some(ticket) =>
                 {
                     match result {
-                        Ok(()) => self.promise(sandbox, outcome, launch, waiters, now),
+                        Ok(()) => self.acknowledge(sandbox, outcome, launch, waiters, now),
                         Err(error) => {
                             let remains = sandbox.container.clone().map_or(Remains::Perhaps, Remains::Container);
                             self.roll_back(sandbox, waiters, error.into(), remains);
@@ -150,8 +151,8 @@ impl Lifecycle {
                 }
                 creating => self.phase = Phase::Creating(Box::new(creating)),
             },
-            Phase::Deleting(deleting) if deleting.step == RemovalStep::Forgetting(ticket) => match result {
-                Ok(()) => self.gone(*deleting, now),
+            Phase::Deleting(deleting) if deleting.step == RemovalStep::RemovingRecord(ticket) => match result {
+                Ok(()) => self.finish_removal(*deleting, now),
                 Err(error) => self.removal_failed(*deleting, error.into()),
             },
             other => {

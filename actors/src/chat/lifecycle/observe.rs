@@ -1,4 +1,4 @@
-//! Whether what runs still does: hints are taken as a reason to look, and a look decides.
+//! Checks whether a sandbox still runs. Hints only trigger a check; the check decides.
 
 use super::Lifecycle;
 use crate::chat::effects::discover::{LiveContainer, Liveness};
@@ -9,14 +9,14 @@ use crate::domain::sandbox::{Reason, Sandbox, Status};
 use crate::ports::clock::Timestamp;
 
 impl Lifecycle {
-    /// Goes on with a sandbox that runs.
+    /// Enters the running phase.
     pub(super) fn run(&mut self, running: Running) {
         self.effects.push(Effect::Arm { at: running.next_deadline() });
         self.phase = Phase::Running(Box::new(running));
         self.check_again();
     }
 
-    /// Looks whether what runs still does, unless a look is under way.
+    /// Checks the running sandbox, unless a check is under way.
     pub(super) fn check(&mut self) {
         if let Phase::Running(running) = &mut self.phase
             && let Some(container) = running.sandbox.container.clone()
@@ -27,10 +27,10 @@ impl Lifecycle {
         }
     }
 
-    /// The engine tells of an event; what it means is for a look to say.
+    /// Handles an engine event. A check finds out its meaning.
     pub(super) fn engine_event(&mut self, container: &ContainerId) {
         self.engine_event = match &self.phase {
-            // Which container it is going to be is not known yet.
+            // The container of this phase is not known yet.
             Phase::Unknown(_) | Phase::Creating(_) => true,
             Phase::Running(running) => self.engine_event || running.sandbox.container.as_ref() == Some(container),
             Phase::Absent | Phase::Stopped(_) | Phase::Failed(_) | Phase::Deleting(_) => false,
@@ -38,16 +38,16 @@ impl Lifecycle {
         self.check_again();
     }
 
-    /// Looks if something happened that the last look may not have seen.
+    /// Checks if an engine event arrived that the last check may have missed.
     fn check_again(&mut self) {
         if self.engine_event {
             self.check();
         }
     }
 
-    /// A listing showed this one alive, or none. It is older than what is known here, so a difference is a reason to
-    /// look, and nothing more.
-    pub(super) fn seen(&mut self, seen: Option<&LiveContainer>) {
+    /// Compares the sandbox with a listing. A listing is older than the state here, so a difference only triggers a
+    /// check.
+    pub(super) fn listed(&mut self, seen: Option<&LiveContainer>) {
         let differs = |sandbox: &Sandbox| {
             sandbox.container.as_ref() != seen.map(|seen| &seen.container)
                 || seen.is_some_and(|seen| seen.paused != (sandbox.status == Status::Paused))
@@ -65,26 +65,27 @@ impl Lifecycle {
         running.checking = false;
         let mut waiting = std::mem::take(&mut running.verifying);
         let (reason, message) = match liveness {
-            // Unknown is not gone: the sandbox is handed out as what it was when it was last seen.
+            // Unknown is not gone: the sandbox is handed out in its last seen state.
             Liveness::Alive | Liveness::Paused | Liveness::Unknown(_) => {
                 running.verified_at = now;
-                self.note_switch(&liveness, now);
+                self.apply_observed_switch(&liveness, now);
                 self.replay(waiting, now);
                 return self.check_again();
             }
-            // A sandbox that no create asks for is left alone: its service may be busy, and the next create looks again.
+            // Without a waiting create the sandbox is left alone: its service may be busy, and the next create checks
+            // again.
             Liveness::Unhealthy(_) if waiting.is_empty() || running.stopping.is_some() => {
-                self.note_switch(&Liveness::Alive, now);
+                self.apply_observed_switch(&Liveness::Alive, now);
                 self.replay(waiting, now);
                 return self.check_again();
             }
             Liveness::Unhealthy(why) => (Reason::Unhealthy, Some(why)),
             Liveness::Ended(death) => match running.stopping {
                 None => (death.reason(), Some(death.to_string())),
-                // It ended because it was told to, and whoever told it will say so.
+                // The stop under way ended it, and its answer follows.
                 Some(stopping) if stopping.is_under_way() => return self.replay(waiting, now),
                 Some(_) => {
-                    self.come_to_rest();
+                    self.finish_stop();
                     return self.replay(waiting, now);
                 }
             },
@@ -98,7 +99,7 @@ impl Lifecycle {
         let mut sandbox = running.sandbox.clone();
         self.abandon_changes(Status::Failed);
         self.enter(&mut sandbox, Status::Failed, reason, message);
-        self.note(&sandbox);
+        self.save_later(&sandbox);
         self.fail(sandbox, restarts);
         self.replay(waiting, now);
     }

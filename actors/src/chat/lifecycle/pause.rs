@@ -1,7 +1,7 @@
-//! Standing still: what is paused keeps its session, its files and its processes, and goes on when it is used.
+//! Pauses and resumes a sandbox. A paused sandbox keeps its session, files and processes, and resumes on use.
 //!
-//! The engine knows what is paused, so what it has done counts from then on. Whoever waits for it is told once it is on
-//! disk.
+//! The engine stores the paused state, so its change is effective at once. Callers are answered only after the journal
+//! commit.
 
 use chrono::TimeDelta;
 
@@ -15,26 +15,26 @@ use crate::domain::sandbox::Reason;
 use crate::ports::clock::Timestamp;
 use crate::ports::engine::EngineError;
 
-/// When it is tried again to pause what nobody uses.
-const PAUSE_AGAIN: TimeDelta = TimeDelta::seconds(5);
+/// The delay before a failed pause of an idle sandbox is retried.
+const PAUSE_RETRY_DELAY: TimeDelta = TimeDelta::seconds(5);
 
 impl Running {
     pub(super) fn next_deadline(&self) -> Timestamp {
         match self.sandbox.end() {
-            // Once the engine has answered, there is another.
+            // The answer of the engine sets the next deadline.
             (_, Reason::Idle) if self.switching.is_some() => self.sandbox.absolute_end(),
             (at, Reason::Idle) => {
-                self.pause_again_at.map_or(at, |again| again.max(at)).min(self.sandbox.absolute_end())
+                self.retry_pause_at.map_or(at, |again| again.max(at)).min(self.sandbox.absolute_end())
             }
             (at, _) => at,
         }
     }
 
-    /// Nobody uses it, and nothing is being done about that.
-    pub(super) fn is_to_be_paused(&self, now: Timestamp) -> bool {
+    /// Returns whether the sandbox is idle and no pause is under way or delayed.
+    pub(super) fn needs_pause(&self, now: Timestamp) -> bool {
         self.sandbox.expiry(now) == Some(Reason::Idle)
             && self.switching.is_none()
-            && self.pause_again_at.is_none_or(|at| now >= at)
+            && self.retry_pause_at.is_none_or(|at| now >= at)
     }
 }
 
@@ -45,13 +45,13 @@ impl Lifecycle {
         match &mut running.switching {
             Some(switching) => switching.waiting.push(request),
             None if awake => self.switch(Switch::Pause, Reason::Requested, vec![request]),
-            None => self.answer_kept(waiter),
+            None => self.answer_sandbox(waiter),
         }
     }
 
-    /// Goes on with this request once the sandbox does.
+    /// Resumes the sandbox and then handles the request.
     pub(super) fn wake(&mut self, request: Request) {
-        let Phase::Running(running) = &mut self.phase else { unreachable!("only what runs was paused") };
+        let Phase::Running(running) = &mut self.phase else { unreachable!("only a running sandbox is resumed") };
         match &mut running.switching {
             Some(switching) => switching.waiting.push(request),
             None => self.switch(Switch::Resume, Reason::Resumed, vec![request]),
@@ -60,8 +60,10 @@ impl Lifecycle {
 
     pub(super) fn switch(&mut self, switch: Switch, reason: Reason, waiting: Vec<Request>) {
         let generation = self.generation;
-        let Phase::Running(running) = &mut self.phase else { unreachable!("only what runs can be paused") };
-        let container = running.sandbox.container.clone().expect("what runs has a container");
+        let Phase::Running(running) = &mut self.phase else {
+            unreachable!("only a running sandbox is paused or resumed")
+        };
+        let container = running.sandbox.container.clone().expect("a running sandbox has a container");
         running.switching = Some(Switching { switch, reason, saving: None, waiting });
         self.effects.push(match switch {
             Switch::Pause => Effect::Pause { generation, container },
@@ -76,20 +78,20 @@ impl Lifecycle {
         }
         let Phase::Running(running) = &mut self.phase else { return };
         let Some(Switching { switch, reason, saving: None, .. }) = running.switching else { return };
-        // A look that is under way may be older.
+        // The check under way may be older than this change.
         self.engine_event |= running.checking;
         if let Err(error) = result {
-            running.pause_again_at = (switch == Switch::Pause).then_some(now + PAUSE_AGAIN);
+            running.retry_pause_at = (switch == Switch::Pause).then_some(now + PAUSE_RETRY_DELAY);
             let chat = self.chat;
             let error = match switch {
                 Switch::Pause => SandboxError::NotPaused { chat, error },
                 Switch::Resume => SandboxError::NotResumed { chat, error },
             };
             self.end_switch(Some(&error), now);
-            // It may have ended, or be gone.
+            // The container may have ended or vanished.
             return self.check();
         }
-        self.be_switched(switch, reason, now);
+        self.apply_switch(switch, reason, now);
         let ticket = self.ticket();
         let Phase::Running(running) = &mut self.phase else { return };
         if let Some(switching) = &mut running.switching {
@@ -104,20 +106,20 @@ impl Lifecycle {
         running.switching.as_ref().is_some_and(|switching| switching.saving == Some(ticket))
     }
 
-    /// It is on disk, or will not be. That does not change what the engine has done.
+    /// Handles the result of the journal write. A failure does not undo the change at the engine.
     pub(super) fn switch_saved(&mut self, result: Result<(), NotSaved>, now: Timestamp) {
         let error = result.err().map(|error| SandboxError::NotSaved { chat: self.chat, error });
         if error.is_some()
             && let Some(sandbox) = self.sandbox().cloned()
         {
-            self.note(&sandbox);
+            self.save_later(&sandbox);
         }
         self.end_switch(error.as_ref(), now);
     }
 
-    /// What somebody else did is seen by a look, unless that is older than what was done here. What stands still for a
-    /// commit is not paused.
-    pub(super) fn note_switch(&mut self, liveness: &Liveness, now: Timestamp) {
+    /// Applies a pause or resume by others that a check observed, unless the check is older than our own change. A
+    /// container that the engine freezes for a commit is not paused.
+    pub(super) fn apply_observed_switch(&mut self, liveness: &Liveness, now: Timestamp) {
         let Phase::Running(running) = &self.phase else { return };
         if self.engine_event || self.is_committing() || running.switching.is_some() || running.stopping.is_some() {
             return;
@@ -127,24 +129,24 @@ impl Lifecycle {
             (Liveness::Alive, false) => Switch::Resume,
             _ => return,
         };
-        self.be_switched(switch, Reason::ByOthers, now);
+        self.apply_switch(switch, Reason::ByOthers, now);
         if let Some(sandbox) = self.sandbox().cloned() {
-            self.note(&sandbox);
+            self.save_later(&sandbox);
         }
         self.rearm();
     }
 
-    fn be_switched(&mut self, switch: Switch, reason: Reason, now: Timestamp) {
+    fn apply_switch(&mut self, switch: Switch, reason: Reason, now: Timestamp) {
         let is_probed = self.sandbox().is_some_and(|sandbox| self.is_probed(sandbox));
         let Phase::Running(running) = &mut self.phase else { return };
         if switch == Switch::Pause || !is_probed {
             running.verified_at = now;
         }
-        running.pause_again_at = None;
+        running.retry_pause_at = None;
         if switch == Switch::Resume {
-            // Its idle time begins anew, or it would be over at once.
-            running.use_at(now);
-            running.noted_activity = running.sandbox.last_activity_at;
+            // The idle time starts again. Otherwise the sandbox would expire at once.
+            running.mark_active(now);
+            running.saved_activity = running.sandbox.last_activity_at;
         }
         let mut sandbox = running.sandbox.clone();
         self.enter(&mut sandbox, switch.status(), reason, None);
@@ -153,7 +155,8 @@ impl Lifecycle {
         }
     }
 
-    /// Refuses those who wanted it, should it have failed; all others find what there is now.
+    /// Ends a pause or resume. After a failure the requests that asked for it are refused; the others are handled
+    /// again.
     fn end_switch(&mut self, error: Option<&SandboxError>, now: Timestamp) {
         let Phase::Running(running) = &mut self.phase else { return };
         let Some(Switching { switch, waiting, .. }) = running.switching.take() else { return };

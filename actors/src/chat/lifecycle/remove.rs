@@ -1,4 +1,4 @@
-//! The way out: cancelling a launch, removing a container, owing a removal that failed, and what follows it.
+//! Handles removals: cancels a launch, removes a container, retries an owed removal, and starts the successor.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ impl Lifecycle {
         };
         self.enter(&mut sandbox, Status::Deleting, Reason::Requested, None);
         if recorded {
-            self.note(&sandbox);
+            self.save_later(&sandbox);
         }
         self.leases = Leases::default();
         sandbox.held_by.clear();
@@ -56,9 +56,9 @@ impl Lifecycle {
         let remains = match result {
             Ok(Launched::Started { container, .. }) => Remains::Container(container),
             Ok(Launched::Found(found)) => {
-                // The delete means this one just as well.
+                // The delete applies to the found sandbox, too.
                 let planned = std::mem::replace(&mut deleting.sandbox, found.sandbox(now));
-                self.give_way(planned);
+                self.end_planned(planned);
                 self.publish(&deleting.sandbox, None);
                 self.enter(&mut deleting.sandbox, Status::Deleting, Reason::Requested, None);
                 deleting.graceful = true;
@@ -68,7 +68,7 @@ impl Lifecycle {
             Err(LaunchFailure { remains, .. }) => remains,
         };
         if remains == Remains::Nothing && deleting.sandbox.container.is_none() {
-            return self.removal_done(deleting, now);
+            return self.container_removed(deleting, now);
         }
         if let Remains::Container(container) = remains {
             deleting.sandbox.container = Some(container);
@@ -77,22 +77,21 @@ impl Lifecycle {
         self.tear_down();
     }
 
-    /// Begins to remove what is running, stopped or failed. Should the service end before it is done, the next one
-    /// finishes it.
+    /// Starts the removal of a running, stopped or failed sandbox. After a crash the next service finishes it.
     pub(super) fn remove(&mut self, reason: Reason, graceful: bool) {
         self.abandon_changes(Status::Deleting);
         let mut sandbox = match std::mem::replace(&mut self.phase, Phase::Absent) {
             Phase::Running(running) => running.sandbox,
             Phase::Stopped(sandbox) => *sandbox,
             Phase::Failed(failed) => failed.sandbox,
-            other => unreachable!("nothing to remove in {other:?}"),
+            other => unreachable!("no sandbox to remove in {other:?}"),
         };
         let message = match sandbox.status {
             Status::Stopped => sandbox.message.take(),
             _ => ended::limit(&sandbox, reason),
         };
         self.enter(&mut sandbox, Status::Deleting, reason, message);
-        self.note(&sandbox);
+        self.save_later(&sandbox);
         self.effects.push(Effect::Disarm);
         self.failed_snapshots = Failures::default();
         self.start_removal(sandbox, graceful, true);
@@ -123,8 +122,8 @@ impl Lifecycle {
         self.effects.push(Effect::TearDown { generation, container, graceful });
     }
 
-    /// Tries a removal that failed again, now: its time has come, or somebody waits for it.
-    pub(super) fn hurry_removal(&mut self) {
+    /// Retries an owed removal now: its time has come, or a caller waits for it.
+    pub(super) fn retry_removal_now(&mut self) {
         if self.deleting().step == RemovalStep::Owed {
             self.tear_down();
         }
@@ -136,29 +135,29 @@ impl Lifecycle {
         }
         match std::mem::replace(&mut self.phase, Phase::Absent) {
             Phase::Deleting(deleting) if deleting.step == RemovalStep::Removing => match result {
-                Ok(()) => self.removal_done(*deleting, now),
+                Ok(()) => self.container_removed(*deleting, now),
                 Err(error) => self.removal_failed(*deleting, error),
             },
             other => self.phase = other,
         }
     }
 
-    /// The engine holds nothing any more. What was promised has to be struck out before anybody is told.
-    pub(super) fn removal_done(&mut self, mut deleting: Deleting, now: Timestamp) {
+    /// Handles the end of a tear-down. The record is removed before callers are answered.
+    pub(super) fn container_removed(&mut self, mut deleting: Deleting, now: Timestamp) {
         if !deleting.recorded {
-            return self.gone(deleting, now);
+            return self.finish_removal(deleting, now);
         }
         let ticket = self.ticket();
-        self.effects.push(Effect::Forget { ticket, session: deleting.sandbox.session });
-        deleting.step = RemovalStep::Forgetting(ticket);
+        self.effects.push(Effect::RemoveRecord { ticket, session: deleting.sandbox.session });
+        deleting.step = RemovalStep::RemovingRecord(ticket);
         self.phase = Phase::Deleting(Box::new(deleting));
     }
 
-    pub(super) fn gone(&mut self, deleting: Deleting, now: Timestamp) {
+    pub(super) fn finish_removal(&mut self, deleting: Deleting, now: Timestamp) {
         let Deleting { mut sandbox, deleters, failed, successor, attempt, snapshot, .. } = deleting;
         if attempt > 0 {
-            let tries = if attempt == 1 { "one try" } else { "several tries" };
-            sandbox.message = Some(format!("it is removed, after {tries} that failed"));
+            let tries = if attempt == 1 { "one failed try" } else { "several failed tries" };
+            sandbox.message = Some(format!("removed after {tries}"));
         }
         for waiter in deleters {
             let (session, container) = (sandbox.session, sandbox.container.clone());
@@ -178,7 +177,7 @@ impl Lifecycle {
     pub(super) fn removal_failed(&mut self, mut deleting: Deleting, error: RemovalError) {
         deleting.attempt = deleting.attempt.saturating_add(1);
         deleting.step = RemovalStep::Owed;
-        deleting.sandbox.message = Some(format!("it is not removed yet: {error}"));
+        deleting.sandbox.message = Some(format!("not removed yet, the removal is retried: {error}"));
         self.retry_after(deleting.attempt);
         for waiter in std::mem::take(&mut deleting.deleters) {
             let owed = SandboxError::DeleteOwed { chat: self.chat, error: error.clone() };
@@ -196,8 +195,8 @@ impl Lifecycle {
             return;
         }
         match &self.phase {
-            Phase::Unknown(unknown) if unknown.attempt == attempt => self.look(),
-            Phase::Deleting(deleting) if deleting.attempt == attempt => self.hurry_removal(),
+            Phase::Unknown(unknown) if unknown.attempt == attempt => self.discover(),
+            Phase::Deleting(deleting) if deleting.attempt == attempt => self.retry_removal_now(),
             _ => {}
         }
     }
@@ -208,7 +207,7 @@ impl Lifecycle {
     }
 
     /// Queues the create that follows the removal under way.
-    pub(super) fn succeed(
+    pub(super) fn queue_successor(
         &mut self,
         waiter: WaiterId,
         request: Box<CreateRequest>,
@@ -219,12 +218,12 @@ impl Lifecycle {
         let deleting = self.deleting();
         let outcome = match deleting.sandbox.reason {
             Reason::Requested | Reason::RolledBack | Reason::Incomplete => Outcome::Created,
-            // Whoever deletes a sandbox at its end and then creates one does not replace it.
+            // A delete followed by a create is no replacement, even for an expired sandbox.
             _ if !deleting.deleters.is_empty() => Outcome::Created,
             _ => Outcome::Replaced,
         };
         deleting.successor = Some(Successor { sandbox, request, waiters: vec![waiter], outcome });
-        self.hurry_removal();
+        self.retry_removal_now();
     }
 
     pub(super) fn fail_successor(&mut self, failure: StartFailure) {
@@ -241,7 +240,7 @@ impl Lifecycle {
     }
 }
 
-/// Between two tries of what failed: soon at first, and never more than half a minute apart.
+/// Returns the delay before a retry: short at first, at most half a minute.
 fn retry_delay(attempt: u32) -> Duration {
     const FIRST: Duration = Duration::from_millis(250);
     const LONGEST: Duration = Duration::from_secs(30);

@@ -1,4 +1,4 @@
-//! A sandbox that ended by itself and is started again, under the same session and less and less eagerly.
+//! Restarts a sandbox that ended by itself, under the same session and with growing delays.
 
 use std::time::Duration;
 
@@ -17,23 +17,24 @@ use crate::ports::engine::EngineError;
 const FIRST_DELAY: Duration = Duration::from_secs(1);
 const LONGEST_DELAY: Duration = Duration::from_secs(300);
 
-/// One that ran this long did not end because of how it was started.
-const STEADY: TimeDelta = TimeDelta::seconds(60);
+/// A sandbox that ran this long did not end because of its start.
+const STEADY_RUN: TimeDelta = TimeDelta::seconds(60);
 
 impl Running {
-    /// Restarts in a row, this run included.
+    /// Returns the number of restarts in a row, including this run.
     pub(super) fn restarts_so_far(&self, now: Timestamp) -> u32 {
-        let steady = self.sandbox.started_at.is_some_and(|started| now - started >= STEADY);
+        let steady = self.sandbox.started_at.is_some_and(|started| now - started >= STEADY_RUN);
         if steady { 0 } else { self.restarts }
     }
 }
 
 impl Lifecycle {
-    /// Keeps what failed, so that somebody can ask why, and plans its restart where its profile wants one.
+    /// Keeps a failed sandbox, so that callers can ask for the cause, and plans its restart if the profile asks for
+    /// one.
     pub(super) fn fail(&mut self, sandbox: Sandbox, restarts: u32) {
         let profile = self.rules.profiles.get(&sandbox.profile);
         let restart = profile.map(|profile| profile.restart).unwrap_or_default();
-        // A container that is gone cannot be started.
+        // A vanished container cannot be started.
         if restart == Restart::OnFailure && sandbox.reason != Reason::Vanished {
             let delay = FIRST_DELAY.saturating_mul(2u32.saturating_pow(restarts)).min(LONGEST_DELAY);
             self.effects.push(Effect::RestartAfter { generation: self.generation, delay });
@@ -59,11 +60,11 @@ impl Lifecycle {
         self.phase = Phase::Creating(Box::new(Creating { sandbox, origin }));
     }
 
-    /// It runs again. Nothing new is promised: its session is on disk, and is found running should this not get there.
-    /// Nobody has used it by that, either.
+    /// Handles a successful restart. The session is already saved, and would be found running if this write were lost.
+    /// A restart is no activity.
     pub(super) fn restarted(&mut self, mut sandbox: Sandbox, attempt: u32, now: Timestamp) {
         self.enter(&mut sandbox, Status::Running, Reason::Ready, None);
-        self.note(&sandbox);
+        self.save_later(&sandbox);
         self.run(Running { restarts: attempt, ..Running::new(sandbox, now) });
     }
 
@@ -74,7 +75,7 @@ impl Lifecycle {
             _ => Reason::Restarting,
         };
         self.enter(&mut sandbox, Status::Failed, reason, Some(failure.to_string()));
-        self.note(&sandbox);
+        self.save_later(&sandbox);
         self.fail(sandbox, attempt);
     }
 }

@@ -1,8 +1,8 @@
-//! Keeping what a sandbox has written: on request, before it is deleted, and at its end.
+//! Saves a sandbox as a snapshot: on request, before a delete, and at its expiry.
 //!
-//! One commit at a time, in any phase that has a container. What would end, pause or restart the sandbox waits for it, so
-//! that nothing is ever removed under a commit; what only uses a sandbox that runs goes on meanwhile. A commit that is to
-//! be followed by the removal decides: while it is under way everybody but a get waits, and if it fails the sandbox stays.
+//! One commit at a time, in any phase that has a container. A request that would end, pause or restart the sandbox
+//! waits for the commit, so that no container is removed under it. A request that only uses a running sandbox proceeds.
+//! During a commit before a removal every request except a get waits. If that commit fails, the sandbox stays.
 
 use chrono::TimeDelta;
 
@@ -17,7 +17,7 @@ use crate::domain::snapshot::{Snapshot, SnapshotLabel};
 use crate::ports::clock::Timestamp;
 use crate::ports::engine::EngineError;
 
-/// Between two tries at the end of a sandbox.
+/// The delays between two tries at the expiry of a sandbox.
 const FIRST_DELAY: TimeDelta = TimeDelta::seconds(5);
 const LONGEST_DELAY: TimeDelta = TimeDelta::seconds(300);
 
@@ -25,7 +25,7 @@ const LONGEST_DELAY: TimeDelta = TimeDelta::seconds(300);
 #[derive(Debug)]
 pub(super) struct Committing {
     purpose: Purpose,
-    /// Requests that came meanwhile and cannot go ahead, in their order.
+    /// Requests that wait for the commit, in their order.
     waiting: Vec<Request>,
 }
 
@@ -34,27 +34,27 @@ pub(super) enum Purpose {
     Requested {
         waiter: WaiterId,
     },
-    /// It is deleted once it is kept.
+    /// The sandbox is deleted after the snapshot.
     Delete {
         waiter: WaiterId,
     },
-    /// It ends once it is kept.
+    /// The sandbox is removed after the snapshot, because it has expired.
     End {
         reason: Reason,
         graceful: bool,
     },
 }
 
-/// Snapshots at the end of this sandbox that failed.
+/// Failed snapshots at the expiry of this sandbox.
 #[derive(Debug, Default)]
 pub(super) struct Failures {
     count: u32,
-    pub(super) again_at: Option<Timestamp>,
+    pub(super) retry_at: Option<Timestamp>,
 }
 
 impl Lifecycle {
-    /// Whether the commit under way is for its end, and not for a caller.
-    pub(super) fn is_kept_because_it_ends(&self) -> bool {
+    /// Returns whether the commit under way is for the expiry and no caller waits for it.
+    pub(super) fn is_expiry_commit(&self) -> bool {
         self.committing.as_ref().is_some_and(|committing| {
             matches!(committing.purpose, Purpose::End { .. }) && committing.waiting.is_empty()
         })
@@ -71,7 +71,7 @@ impl Lifecycle {
         match (error, self.sandbox()) {
             (None, Some(_)) => {
                 if matches!(&self.phase, Phase::Running(running) if running.is_awake()) {
-                    self.use_now(now);
+                    self.record_activity(now);
                 }
                 self.commit(Purpose::Requested { waiter }, label, Vec::new());
             }
@@ -86,36 +86,38 @@ impl Lifecycle {
         }
     }
 
-    /// Goes on with the request once the sandbox is paused or resumed.
+    /// Handles the request after the pause or resume under way.
     pub(super) fn wait_for_switch(&mut self, request: Request) {
-        let Phase::Running(running) = &mut self.phase else { unreachable!("only what runs is paused or resumed") };
-        let switching = running.switching.as_mut().expect("it was seen to be under way");
+        let Phase::Running(running) = &mut self.phase else {
+            unreachable!("only a running sandbox is paused or resumed")
+        };
+        let switching = running.switching.as_mut().expect("the caller checked that it is under way");
         switching.waiting.push(request);
     }
 
-    /// Whether there is something to be kept.
+    /// Returns whether a container exists that a snapshot can be taken of.
     pub(super) fn has_container(&self) -> bool {
         let there = |sandbox: &Sandbox| sandbox.container.is_some() && sandbox.reason != Reason::Vanished;
         self.sandbox().is_some_and(there)
     }
 
-    /// Whether what is there is removed at its end only once it is kept.
-    pub(super) fn is_kept_at_its_end(&self) -> bool {
+    /// Returns whether the sandbox is removed at its expiry only after a snapshot.
+    pub(super) fn snapshots_at_expiry(&self) -> bool {
         self.on_expire() == OnExpire::Snapshot && self.has_container()
     }
 
-    /// Whether what has to make way is at its end, and to be kept before it goes.
-    pub(super) fn ends_with_a_snapshot(&self, now: Timestamp) -> bool {
+    /// Returns whether the sandbox to be replaced has expired and must be saved as a snapshot first.
+    pub(super) fn expires_with_snapshot(&self, now: Timestamp) -> bool {
         let over = match &self.phase {
             Phase::Running(_) | Phase::Stopped(_) => true,
             Phase::Failed(failed) => failed.sandbox.expiry(now).is_some(),
             _ => false,
         };
-        over && self.is_kept_at_its_end()
+        over && self.snapshots_at_expiry()
     }
 
-    /// Ends what is at its end because this create wants its place.
-    pub(super) fn end_for(&mut self, create: Request, reason: Reason) {
+    /// Ends an expired sandbox in favour of this create.
+    pub(super) fn expire_for(&mut self, create: Request, reason: Reason) {
         match &self.phase {
             Phase::Running(running) if running.switching.is_some() => self.wait_for_switch(create),
             _ => self.commit(Purpose::End { reason, graceful: true }, None, vec![create]),
@@ -127,17 +129,17 @@ impl Lifecycle {
     }
 
     pub(super) fn commit(&mut self, purpose: Purpose, label: Option<SnapshotLabel>, waiting: Vec<Request>) {
-        let Some(sandbox) = self.sandbox().cloned() else { unreachable!("nothing to be kept in {:?}", self.phase) };
+        let Some(sandbox) = self.sandbox().cloned() else { unreachable!("no sandbox to save in {:?}", self.phase) };
         self.committing = Some(Committing { purpose, waiting });
         self.effects.push(Effect::Commit { generation: self.generation, sandbox: Box::new(sandbox), label });
     }
 
-    /// Whether a request has to wait for the commit under way.
+    /// Returns whether a request must wait for the commit under way.
     pub(super) fn waits_for_commit(&self, request: &Request, now: Timestamp) -> bool {
         let Some(committing) = &self.committing else { return false };
         let asleep = matches!(&self.phase, Phase::Running(running) if !running.is_awake());
         let over = match &self.phase {
-            Phase::Running(running) => running.is_over(now, self.on_expire()).is_some(),
+            Phase::Running(running) => running.expiry_reason(now, self.on_expire()).is_some(),
             _ => true,
         };
         match request {
@@ -150,9 +152,9 @@ impl Lifecycle {
         }
     }
 
-    /// Where it belongs by its number: a create may have waited for a look at the sandbox before, and come first.
+    /// Queues the request by its number: a create that waited for a check may be older than the queued requests.
     pub(super) fn wait_for_commit(&mut self, request: Request) {
-        let committing = self.committing.as_mut().expect("it was seen to be under way");
+        let committing = self.committing.as_mut().expect("the caller checked that it is under way");
         let place = committing.waiting.partition_point(|other| other.waiter() < request.waiter());
         committing.waiting.insert(place, request);
     }
@@ -168,56 +170,56 @@ impl Lifecycle {
         }
         let Some(Committing { purpose, waiting }) = self.committing.take() else { return };
         if let Phase::Running(running) = &self.phase {
-            // A look that is under way may have seen it stand still for the commit.
+            // The check under way may have seen the container frozen for the commit.
             self.engine_event |= running.checking;
         }
         match result {
             Ok(snapshot) => {
-                self.publish_snapshot(Reason::Snapshotted, format!("it is kept as snapshot {}", snapshot.origin.id));
-                self.kept_as(*snapshot, purpose, now);
+                self.publish_snapshot(Reason::Snapshotted, format!("saved as snapshot {}", snapshot.origin.id));
+                self.commit_succeeded(*snapshot, purpose, now);
                 self.rearm();
                 self.replay(waiting, now);
             }
             Err(error) => {
                 self.publish_snapshot(Reason::SnapshotFailed, error.to_string());
-                self.not_kept(&error, purpose, now);
+                self.commit_failed(&error, purpose, now);
                 self.rearm();
                 self.replay_or_refuse(waiting, purpose, &error, now);
-                // It may be gone.
+                // The container may have vanished.
                 self.check();
             }
         }
     }
 
-    fn kept_as(&mut self, snapshot: Snapshot, purpose: Purpose, now: Timestamp) {
+    fn commit_succeeded(&mut self, snapshot: Snapshot, purpose: Purpose, now: Timestamp) {
         let id = snapshot.origin.id;
         match purpose {
             Purpose::Requested { waiter } => self.answer(waiter, Reply::Snapshot(Ok(snapshot))),
             Purpose::Delete { waiter } => self.delete_now(vec![waiter], Some(id), now),
             Purpose::End { reason, graceful } => {
                 let waiting = self.phase.take_waiting();
-                self.remove_kept(reason, graceful, Some(id));
+                self.remove_with_snapshot(reason, graceful, Some(id));
                 self.replay(waiting, now);
             }
         }
     }
 
-    /// Nothing is lost: the sandbox stays. At its end it is tried again, less and less eagerly.
-    fn not_kept(&mut self, error: &EngineError, purpose: Purpose, now: Timestamp) {
+    /// Handles a failed commit: the sandbox stays. A snapshot at the expiry is retried with growing delays.
+    fn commit_failed(&mut self, error: &EngineError, purpose: Purpose, now: Timestamp) {
         let failed = SandboxError::SnapshotFailed { chat: self.chat, error: error.clone() };
         match purpose {
             Purpose::Requested { waiter } => self.answer(waiter, Reply::Snapshot(Err(failed))),
             Purpose::Delete { waiter } => self.answer(waiter, Reply::Delete(Err(failed))),
             Purpose::End { .. } => {
-                let Failures { count, again_at } = &mut self.failed_snapshots;
+                let Failures { count, retry_at } = &mut self.failed_snapshots;
                 let delay = FIRST_DELAY.checked_mul(1 << (*count).min(10)).unwrap_or(LONGEST_DELAY);
-                *again_at = now.checked_add_signed(delay.min(LONGEST_DELAY));
+                *retry_at = now.checked_add_signed(delay.min(LONGEST_DELAY));
                 *count = count.saturating_add(1);
             }
         }
     }
 
-    /// A create that wants the place of a sandbox at its end cannot have it. Everybody else finds what there is.
+    /// Refuses a create that would replace an expired sandbox. All other requests are handled again.
     fn replay_or_refuse(&mut self, waiting: Vec<Request>, purpose: Purpose, error: &EngineError, now: Timestamp) {
         for request in waiting {
             match (purpose, &request) {
@@ -230,7 +232,7 @@ impl Lifecycle {
         }
     }
 
-    /// Tells of a snapshot; the sandbox itself stays as it is.
+    /// Publishes the outcome of a snapshot. The sandbox keeps its state.
     fn publish_snapshot(&mut self, reason: Reason, message: String) {
         if let Some(sandbox) = self.sandbox().cloned() {
             let status = sandbox.status;
@@ -238,8 +240,8 @@ impl Lifecycle {
         }
     }
 
-    /// Begins to remove what is kept, and says as what.
-    pub(super) fn remove_kept(&mut self, reason: Reason, graceful: bool, snapshot: Option<SnapshotId>) {
+    /// Starts the removal of a sandbox and remembers its snapshot for the answer.
+    pub(super) fn remove_with_snapshot(&mut self, reason: Reason, graceful: bool, snapshot: Option<SnapshotId>) {
         self.remove(reason, graceful);
         self.deleting().snapshot = snapshot;
     }

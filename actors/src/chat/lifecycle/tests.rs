@@ -1,4 +1,4 @@
-//! The lifecycle, one statement of behaviour at a time. [`Stage`] plays everybody around it.
+//! Tests of the lifecycle, one behaviour at a time. [`Stage`] plays the callers, the engine, the journal and the clock.
 
 mod any_order;
 mod creating;
@@ -37,7 +37,7 @@ use stage::{DiskIs, Stage};
 
 const TRUST: Duration = Duration::from_secs(2);
 
-/// How far past its absolute deadline leases hold a sandbox.
+/// The time past its absolute deadline that leases hold a sandbox.
 const MAX_LEASE: Duration = Duration::from_secs(2 * 3600);
 
 fn rules() -> Rules {
@@ -72,7 +72,7 @@ fn from_another_agent() -> CreateRequest {
     CreateRequest { agent: "another".parse().unwrap(), ..request() }
 }
 
-/// A container of the chat, as [`request`] would have made it at noon, in another run of the service.
+/// Returns a container of the chat as [`request`] would have created it at noon, in another run of the service.
 fn found(state: ContainerState) -> Found {
     let request = request();
     let labels = SessionLabels {

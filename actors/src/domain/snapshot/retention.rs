@@ -1,4 +1,4 @@
-//! Which snapshots have been kept for long enough.
+//! The retention of snapshots.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,16 +11,17 @@ use crate::engine::bounded::Bounded;
 use crate::ports::clock::Timestamp;
 use crate::ports::engine::{EngineError, SnapshotRemoval};
 
+/// The limits within which snapshots are kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Retention {
-    /// As many of each chat are kept, the newest of them.
+    /// The number of newest snapshots of each chat that are kept.
     pub keep: usize,
-    /// None is kept for longer.
+    /// The maximum age of a snapshot.
     pub max_age: Duration,
 }
 
 impl Retention {
-    /// Those to be removed, oldest first.
+    /// Returns the snapshots to remove, oldest first.
     pub fn overdue(&self, snapshots: &[Snapshot], now: Timestamp) -> Vec<SnapshotId> {
         let oldest = TimeDelta::from_std(self.max_age).ok().and_then(|age| now.checked_sub_signed(age));
         let mut chats: BTreeMap<ChatId, Vec<&Snapshot>> = BTreeMap::new();
@@ -38,8 +39,7 @@ impl Retention {
         overdue
     }
 
-    /// Removes what has been kept for long enough, of one chat or of all. What a sandbox still runs on is left for a
-    /// later time.
+    /// Removes overdue snapshots, of one chat or of all. Snapshots in use by a sandbox stay until a later pass.
     pub async fn enforce(
         &self,
         engine: &Bounded,
@@ -52,7 +52,7 @@ impl Retention {
             let removal = engine.remove_snapshot(instance, id).await?;
             if removal == SnapshotRemoval::Removed {
                 metrics::counter!("sandboxd_snapshots_removed_total", "because" => "retention").increment(1);
-                tracing::info!(snapshot.id = %id, "removed a snapshot that was kept for long enough");
+                tracing::info!(snapshot.id = %id, "removed overdue snapshot");
             }
         }
         Ok(())

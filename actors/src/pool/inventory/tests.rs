@@ -28,85 +28,89 @@ fn with(targets: PoolTargets, slots: &[Slot]) -> Inventory {
     let mut inventory = Inventory::new(targets);
     for slot in slots {
         inventory.coming(slot.id);
-        inventory.came(slot.clone());
+        inventory.started(slot.clone());
     }
     inventory
 }
 
 #[test]
-fn a_slot_is_handed_out_once_and_the_oldest_first() {
+fn a_slot_is_claimed_once_and_the_oldest_first() {
     let (old, young) = (slot(after(0)), slot(after(1)));
     let mut inventory = with(targets(2), &[young.clone(), old.clone()]);
     assert_eq!(inventory.claim(chat(), after(2)).slot, Some(old.clone()));
     assert_eq!(inventory.claim(chat(), after(2)).slot, Some(young));
     assert_eq!(inventory.claim(chat(), after(2)).slot, None);
-    inventory.settled(old.id);
+    inventory.remove(old.id);
     assert_eq!(inventory.claim(chat(), after(2)).slot, None);
 }
 
 #[test]
-fn what_is_too_old_or_of_a_rebuilt_image_is_not_handed_out_but_retired() {
-    let (aged, good) = (slot(after(0)), slot(after(500)));
-    let mut inventory = with(targets(2), &[aged.clone(), good.clone()]);
-    assert_eq!(inventory.retire(after(1000)), [(aged, Retired::Aged)]);
-    inventory.image_is("rebuilt".into());
+fn an_aged_or_stale_slot_is_not_claimed_but_removed() {
+    let (aged, usable) = (slot(after(0)), slot(after(500)));
+    let mut inventory = with(targets(2), &[aged.clone(), usable.clone()]);
+    assert_eq!(inventory.remove_unusable(after(1000)), [(aged, RemovalReason::Aged)]);
+    inventory.set_image("rebuilt".into());
     assert_eq!(inventory.claim(chat(), after(1000)).slot, None);
-    assert_eq!(inventory.retire(after(1000)), [(good, Retired::Stale)]);
+    assert_eq!(inventory.remove_unusable(after(1000)), [(usable, RemovalReason::Stale)]);
     assert_eq!(inventory.counts(), Counts::default());
 }
 
 #[test]
-fn a_drained_pool_gives_up_what_it_has_and_wants_no_more_until_it_is_filled() {
+fn a_drained_pool_removes_its_slots_and_wants_none_until_it_is_filled() {
     let (free, coming) = (slot(after(0)), slot(after(1)));
     let mut inventory = with(targets(2), std::slice::from_ref(&free));
     inventory.coming(coming.id);
     inventory.hint(None, Duration::from_secs(60), after(1));
     inventory.drain();
     assert_eq!((inventory.target(), inventory.hints()), (0, 0));
-    assert_eq!(inventory.retire(after(2)), [(free, Retired::Surplus)]);
-    inventory.came(coming.clone());
-    assert_eq!(inventory.retire(after(2)), [(coming, Retired::Surplus)], "one that was on its way goes as well");
-    assert!(!inventory.wants(after(2)));
+    assert_eq!(inventory.remove_unusable(after(2)), [(free, RemovalReason::Surplus)]);
+    inventory.started(coming.clone());
+    assert_eq!(
+        inventory.remove_unusable(after(2)),
+        [(coming, RemovalReason::Surplus)],
+        "one that was on its way goes as well"
+    );
+    assert!(!inventory.wants_slot(after(2)));
     inventory.fill();
-    assert!(inventory.wants(after(2)) && inventory.target() == 2);
+    assert!(inventory.wants_slot(after(2)) && inventory.target() == 2);
 }
 
 #[test]
 fn a_successor_is_started_before_a_slot_is_too_old() {
     let (old, new) = (slot(after(0)), slot(after(901)));
     let mut inventory = with(targets(1), std::slice::from_ref(&old));
-    assert!(!inventory.wants(after(899)));
-    assert!(inventory.wants(after(900)));
+    assert!(!inventory.wants_slot(after(899)));
+    assert!(inventory.wants_slot(after(900)));
     inventory.coming(new.id);
-    assert!(!inventory.wants(after(900)), "one at a time");
-    assert_eq!(inventory.retire(after(901)), [], "until the successor is there");
-    inventory.came(new);
-    assert_eq!(inventory.retire(after(902)), [(old, Retired::Surplus)]);
+    assert!(!inventory.wants_slot(after(900)), "one at a time");
+    assert_eq!(inventory.remove_unusable(after(901)), [], "until the successor is there");
+    inventory.started(new);
+    assert_eq!(inventory.remove_unusable(after(902)), [(old, RemovalReason::Surplus)]);
 }
 
 #[test]
-fn a_claim_is_made_good() {
+fn a_claimed_slot_is_replaced() {
     let mut inventory = with(targets(1), &[slot(after(0))]);
-    assert!(!inventory.wants(after(1)));
+    assert!(!inventory.wants_slot(after(1)));
     inventory.claim(chat(), after(1));
-    assert!(inventory.wants(after(1)), "what was handed out is not kept");
+    assert!(inventory.wants_slot(after(1)), "a claimed slot does not count towards the target");
 }
 
 #[test]
-fn what_does_not_start_is_tried_less_and_less_often() {
+fn a_slot_that_does_not_start_is_retried_with_growing_delays() {
     let (mut inventory, mut now) = (Inventory::new(targets(1)), start());
-    let mut pauses = Vec::new();
+    let mut delays = Vec::new();
     for _ in 0..8 {
         let id = SlotId::random();
         inventory.coming(id);
         inventory.failed(id, now);
         let next = inventory.not_before().unwrap();
-        assert!(!inventory.wants(next - TimeDelta::milliseconds(1)) && inventory.wants(next));
-        pauses.push((next - now).num_seconds());
+        assert!(!inventory.wants_slot(next - TimeDelta::milliseconds(1)) && inventory.wants_slot(next));
+        delays.push((next - now).num_seconds());
         now = next;
     }
-    assert_eq!(pauses, [1, 2, 4, 8, 16, 32, 60, 60]);
-    inventory.came(slot(now));
+    assert_eq!(delays, [1, 2, 4, 8, 16, 32, 60, 60]);
+    inventory.started(slot(now));
     assert_eq!(inventory.not_before(), None);
 }
 
@@ -117,16 +121,16 @@ fn claims_of_the_last_minute_keep_spare_slots() {
         inventory.claim(chat(), after(0));
     }
     assert_eq!(inventory.target(), 3);
-    inventory.retire(after(60));
+    inventory.remove_unusable(after(60));
     assert_eq!(inventory.target(), 1);
 }
 
 #[test]
-fn a_hint_keeps_a_slot_until_it_comes_true_or_its_time_is_over() {
+fn a_hint_keeps_a_slot_until_it_is_used_or_expires() {
     let mut inventory = Inventory::new(targets(0));
-    assert!(!inventory.wants(start()));
+    assert!(!inventory.wants_slot(start()));
     assert_eq!(inventory.hint(Some(chat()), Duration::from_secs(10), start()), Hinted::Preparing { until: after(10) });
-    assert!(inventory.wants(start()));
+    assert!(inventory.wants_slot(start()));
     assert_eq!(
         inventory.hint(Some(chat()), Duration::from_secs(20), start()),
         Hinted::Preparing { until: after(20) },
@@ -145,10 +149,10 @@ fn only_a_free_slot_can_die_here() {
     let (free, taken) = (slot(after(1)), slot(after(0)));
     let mut inventory = with(targets(2), &[free.clone(), taken.clone()]);
     assert_eq!(inventory.claim(chat(), after(1)).slot, Some(taken.clone()));
-    assert_eq!(inventory.died(taken.id), None);
-    assert_eq!(inventory.died(free.id), Some(free.clone()));
-    assert_eq!(inventory.died(free.id), None);
-    assert!(inventory.knows(taken.id) && !inventory.knows(free.id));
+    assert_eq!(inventory.remove_dead(taken.id), None);
+    assert_eq!(inventory.remove_dead(free.id), Some(free.clone()));
+    assert_eq!(inventory.remove_dead(free.id), None);
+    assert!(inventory.contains(taken.id) && !inventory.contains(free.id));
 }
 
 #[derive(Debug, Clone)]
@@ -178,10 +182,10 @@ fn step() -> impl Strategy<Value = Step> {
 
 proptest! {
     #[test]
-    fn whatever_happens_no_slot_is_handed_out_twice_stale_or_aged(steps in prop::collection::vec(step(), 0..120)) {
+    fn no_slot_is_claimed_twice_stale_or_aged(steps in prop::collection::vec(step(), 0..120)) {
         let mut inventory = Inventory::new(PoolTargets { spare: 1, ..targets(3) });
         let (mut now, mut image) = (start(), 0);
-        inventory.image_is(image.to_string());
+        inventory.set_image(image.to_string());
         let (mut coming, mut taken, mut handed_out) = (Vec::new(), Vec::new(), Vec::new());
         for step in steps {
             match step {
@@ -194,23 +198,23 @@ proptest! {
                         taken.push(slot.id);
                     }
                 }
-                Step::Start if inventory.wants(now) => {
+                Step::Start if inventory.wants_slot(now) => {
                     let made = Slot { image_id: image.to_string(), ..slot(now) };
                     inventory.coming(made.id);
                     coming.push(made);
                 }
-                Step::Come => coming.pop().into_iter().for_each(|slot| inventory.came(slot)),
+                Step::Come => coming.pop().into_iter().for_each(|slot| inventory.started(slot)),
                 Step::Fail => coming.pop().into_iter().for_each(|slot| inventory.failed(slot.id, now)),
-                Step::Settle => taken.pop().into_iter().for_each(|slot| inventory.settled(slot)),
+                Step::Settle => taken.pop().into_iter().for_each(|slot| inventory.remove(slot)),
                 Step::Hint(known) => drop(inventory.hint(known.then(chat), Duration::from_secs(60), now)),
                 Step::Rebuild => {
                     image += 1;
-                    inventory.image_is(image.to_string());
+                    inventory.set_image(image.to_string());
                 }
                 Step::Wait(seconds) => {
                     now += TimeDelta::seconds(seconds);
                     inventory.expire_hints(now);
-                    inventory.retire(now);
+                    inventory.remove_unusable(now);
                     prop_assert!(inventory.counts().free <= inventory.target());
                 }
                 Step::Start => {}

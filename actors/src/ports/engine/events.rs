@@ -1,26 +1,26 @@
-//! What an engine tells by itself. It is a reason to look, never a fact: what became of a container is for a look at it
-//! to say.
+//! Engine events. An event is a reason to inspect a container, never a fact: only an inspection tells its state.
 
 use futures_util::stream::BoxStream;
 
 use super::EngineError;
 use crate::domain::ids::{ChatId, ContainerId, SlotId};
 
-/// Ends after its first error.
+/// A stream of engine events. It ends after its first error.
 pub type EngineEvents = BoxStream<'static, Result<EngineEvent, EngineError>>;
 
+/// A report of the engine about a container.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EngineEvent {
     pub container: ContainerId,
-    pub whose: EventSubject,
-    pub what: EventKind,
+    pub subject: EventSubject,
+    pub kind: EventKind,
 }
 
-/// As the container's labels have it.
+/// The owner of the container, according to its labels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EventSubject {
     Chat(ChatId),
-    /// Nobody's yet.
+    /// A slot that may have no chat yet.
     Slot(SlotId),
 }
 
@@ -28,7 +28,7 @@ pub enum EventSubject {
 pub enum EventKind {
     Started,
     Died,
-    /// One of its processes was killed for it; not necessarily the first.
+    /// One of its processes was killed; not necessarily the first.
     OutOfMemory,
     Stopped,
     Paused,
@@ -39,12 +39,12 @@ pub enum EventKind {
 }
 
 impl EventKind {
-    /// Whether a sandbox may be another by it than its chat takes it for. Only its chat starts one.
-    pub fn is_worth_a_look(self) -> bool {
+    /// Whether the chat must inspect its sandbox after this event. Only the chat itself starts a sandbox.
+    pub fn needs_inspection(self) -> bool {
         self != EventKind::Started
     }
 
-    /// For a metric's label.
+    /// Returns the word for metric labels.
     pub fn as_str(self) -> &'static str {
         match self {
             EventKind::Started => "started",

@@ -1,5 +1,5 @@
-//! An engine in memory, for the faults and the scale that a real one cannot show. Every call can be made to fail, to be
-//! carried out and then fail, to wait for a gate, or to never answer; and every call is counted.
+//! A fake engine in memory, for faults and scale that a real engine cannot show. Tests make any call fail, take effect
+//! and then fail, wait for a gate, or never answer. Every call is counted.
 
 mod faults;
 mod logs;
@@ -28,11 +28,11 @@ pub use faults::{Fault, Gate};
 use logs::Printed;
 use watchers::Watchers;
 
-/// Cheap to clone; all clones are the same engine.
+/// An engine in memory. It is cheap to clone, and all clones are the same engine.
 #[derive(Debug, Clone)]
 pub struct FakeEngine {
     inner: Arc<Mutex<Inner>>,
-    /// Changes with every call that begins or ends, for tests that wait for one.
+    /// Changes when a call begins or ends, for tests that wait for one.
     activity: Arc<watch::Sender<u64>>,
 }
 
@@ -42,7 +42,7 @@ struct Inner {
     snapshots: BTreeMap<String, Snapshot>,
     networks: Vec<String>,
     missing_images: Vec<String>,
-    /// How often each was rebuilt.
+    /// The number of rebuilds of each image.
     rebuilt: BTreeMap<String, u32>,
     addressless: bool,
     watchers: Watchers,
@@ -74,12 +74,12 @@ impl FakeEngine {
         Self::default()
     }
 
-    /// The next call of this kind meets this fault; further faults queue up.
+    /// Injects the fault into the next call of this kind; further faults queue up.
     pub fn fail_next(&self, operation: Operation, fault: Fault) {
         self.inner().faults.entry(operation).or_default().push_back(fault);
     }
 
-    /// Every call of this kind meets this fault, until [`FakeEngine::heal`].
+    /// Injects the fault into every call of this kind until [`FakeEngine::heal`].
     pub fn fail_always(&self, operation: Operation, fault: Fault) {
         self.inner().standing_faults.insert(operation, fault);
     }
@@ -90,14 +90,14 @@ impl FakeEngine {
         inner.standing_faults.clear();
     }
 
-    /// The next call of this kind waits at the gate that is returned.
+    /// Blocks the next call of this kind at the returned gate.
     pub fn hold_next(&self, operation: Operation) -> Gate {
         let gate = Gate::default();
         self.fail_next(operation, Fault::Hold(gate.clone()));
         gate
     }
 
-    /// The next call of this kind is carried out, and its answer waits at the gate that is returned.
+    /// Blocks the answer to the next call of this kind at the returned gate. The call takes effect at once.
     pub fn hold_next_answer(&self, operation: Operation) -> Gate {
         let gate = Gate::default();
         self.fail_next(operation, Fault::HoldAnswer(gate.clone()));
@@ -108,31 +108,31 @@ impl FakeEngine {
         self.inner().missing_images.push(image.to_owned());
     }
 
-    /// The image's name stands for another image from now on.
+    /// Moves the image's name to another image.
     pub fn rebuild_image(&self, image: &str) {
         *self.inner().rebuilt.entry(image.to_owned()).or_default() += 1;
     }
 
-    /// Containers get no address from now on.
+    /// Gives no address to containers that start from now on.
     pub fn without_addresses(&self) {
         self.inner().addressless = true;
     }
 
-    /// Ends a container's first process, as a crash would.
+    /// Ends a container's first process, as in a crash.
     pub fn end(&self, container: &ContainerId, exit: Exit, log: &[&str]) {
         let Inner { containers, watchers, .. } = &mut *self.inner();
         if let Some(container) = containers.get_mut(container) {
             container.observed.state = ContainerState::Exited(Some(exit));
             container.log.extend(log.iter().map(|line| Printed::now(LogStream::Stdout, line)));
             if exit.oom_killed {
-                watchers.tell(&container.observed, EventKind::OutOfMemory);
+                watchers.publish(&container.observed, EventKind::OutOfMemory);
             }
-            watchers.tell(&container.observed, EventKind::Died);
+            watchers.publish(&container.observed, EventKind::Died);
         }
         self.activity.send_modify(|count| *count += 1);
     }
 
-    /// Prints a line, as the container's first process would.
+    /// Adds a line to the output of the container's first process.
     pub fn print(&self, container: &ContainerId, stream: LogStream, line: &str) {
         if let Some(container) = self.inner().containers.get_mut(container) {
             container.log.push(Printed::now(stream, line));
@@ -140,9 +140,9 @@ impl FakeEngine {
         self.activity.send_modify(|count| *count += 1);
     }
 
-    /// Pauses a container, or lets it go on, behind the service's back.
+    /// Pauses or resumes a container externally.
     pub fn set_paused(&self, container: &ContainerId, paused: bool) {
-        let _ = self.inner().switch(container, paused);
+        let _ = self.inner().set_paused(container, paused);
     }
 
     pub fn set_health(&self, container: &ContainerId, health: Health) {
@@ -150,36 +150,35 @@ impl FakeEngine {
         if let Some(container) = containers.get_mut(container) {
             container.observed.health = Some(health);
             if health == Health::Unhealthy {
-                watchers.tell(&container.observed, EventKind::Unhealthy);
+                watchers.publish(&container.observed, EventKind::Unhealthy);
             }
         }
     }
 
-    /// Removes a container behind the service's back.
+    /// Removes a container externally.
     pub fn vanish(&self, container: &ContainerId) {
         self.inner().remove(container);
     }
 
-    /// Tells those who watch of something that may not have happened at all.
-    pub fn claim(&self, container: &ContainerId, what: EventKind) {
+    /// Publishes an event that need not be true.
+    pub fn report_event(&self, container: &ContainerId, kind: EventKind) {
         let inner = self.inner();
         if let Some(container) = inner.containers.get(container) {
-            inner.watchers.tell(&container.observed, what);
+            inner.watchers.publish(&container.observed, kind);
         }
     }
 
-    /// Ends every stream of events with an error. Whether they can be opened again is for [`Operation::Watch`]'s
-    /// faults to say.
+    /// Ends every event stream with an error. The faults of [`Operation::Watch`] apply to a new stream.
     pub fn break_streams(&self) {
-        self.inner().watchers.break_off();
+        self.inner().watchers.disconnect();
     }
 
-    /// How many streams of events are open.
+    /// Returns the number of open event streams.
     pub fn streams(&self) -> usize {
         self.inner().watchers.count()
     }
 
-    /// Puts a container there that nobody asked this engine for.
+    /// Adds a container that the service did not create.
     pub fn place(&self, observed: Observed, spec: ContainerSpec) {
         let container = FakeContainer { spec, observed: observed.clone(), log: Vec::new() };
         self.inner().containers.insert(observed.id, container);
@@ -193,7 +192,7 @@ impl FakeEngine {
         self.inner().containers.values().map(|container| container.spec.clone()).collect()
     }
 
-    /// In the order in which they were made.
+    /// Returns the snapshots, in the order of their creation.
     pub fn snapshots(&self) -> Vec<Snapshot> {
         self.inner().snapshots.values().cloned().collect()
     }
@@ -202,32 +201,32 @@ impl FakeEngine {
         self.inner().networks.clone()
     }
 
-    /// How many calls of this kind have begun.
+    /// Returns the number of calls of this kind that have begun.
     pub fn calls(&self, operation: Operation) -> usize {
         self.inner().calls.get(&operation).copied().unwrap_or_default()
     }
 
-    /// The largest number of calls of this kind that there ever were at once.
+    /// Returns the maximum number of concurrent calls of this kind.
     pub fn most_under_way(&self, operation: Operation) -> usize {
         self.inner().most_under_way.get(&operation).copied().unwrap_or_default()
     }
 
-    /// The largest number of containers with one name that there ever was.
+    /// Returns the maximum number of containers that had the same name at the same time.
     pub fn most_at_once(&self) -> usize {
         self.inner().most_at_once
     }
 
-    /// How often a container was refused because its name was taken.
+    /// Returns the number of creations that failed because the name was in use.
     pub fn name_clashes(&self) -> usize {
         self.inner().name_clashes
     }
 
-    /// Resolves once so many calls of this kind have begun.
+    /// Resolves when this number of calls of this kind have begun.
     pub async fn reached(&self, operation: Operation, calls: usize) {
         self.until(|engine| engine.calls(operation) >= calls).await;
     }
 
-    /// Resolves once the condition holds; looks again whenever a call begins or ends.
+    /// Resolves when the condition holds. It is checked again when a call begins or ends.
     pub async fn until(&self, condition: impl Fn(&Self) -> bool) {
         let mut activity = self.activity.subscribe();
         while !condition(self) {
@@ -241,13 +240,13 @@ impl FakeEngine {
         self.inner.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    /// Meets whatever fault is planned, carrying the call out before, after or not at all.
+    /// Executes a call with the planned fault, if there is one.
     async fn call<T>(
         &self,
         operation: Operation,
         work: impl FnOnce(&mut Inner) -> Result<T, EngineError> + Send,
     ) -> Result<T, EngineError> {
-        let _under_way = UnderWay::begin(self, operation);
+        let _running = RunningCall::begin(self, operation);
         let fault = {
             let mut inner = self.inner();
             let planned = inner.faults.get_mut(&operation).and_then(VecDeque::pop_front);
@@ -265,7 +264,7 @@ impl FakeEngine {
                 answer
             }
             Some(Fault::Hang) => std::future::pending().await,
-            Some(Fault::Panic) => panic!("the fake engine was told to panic in {operation}"),
+            Some(Fault::Panic) => panic!("the fake engine panics on request in {operation}"),
             Some(Fault::Delay(delay)) => {
                 tokio::time::sleep(delay).await;
                 work(&mut self.inner())
@@ -283,13 +282,13 @@ impl FakeEngine {
     }
 }
 
-/// A call from its beginning to its end, which may be that the caller drops it.
-struct UnderWay<'a> {
+/// Counts a call as running until it ends or is dropped.
+struct RunningCall<'a> {
     engine: &'a FakeEngine,
     operation: Operation,
 }
 
-impl<'a> UnderWay<'a> {
+impl<'a> RunningCall<'a> {
     fn begin(engine: &'a FakeEngine, operation: Operation) -> Self {
         let mut inner = engine.inner();
         *inner.calls.entry(operation).or_default() += 1;
@@ -304,7 +303,7 @@ impl<'a> UnderWay<'a> {
     }
 }
 
-impl Drop for UnderWay<'_> {
+impl Drop for RunningCall<'_> {
     fn drop(&mut self) {
         if let Some(now) = self.engine.inner().under_way.get_mut(&self.operation) {
             *now -= 1;
@@ -387,11 +386,11 @@ impl Engine for FakeEngine {
     }
 
     async fn pause(&self, container: &ContainerId) -> Result<(), EngineError> {
-        self.call(Operation::Pause, |inner| inner.switch(container, true)).await
+        self.call(Operation::Pause, |inner| inner.set_paused(container, true)).await
     }
 
     async fn unpause(&self, container: &ContainerId) -> Result<(), EngineError> {
-        self.call(Operation::Unpause, |inner| inner.switch(container, false)).await
+        self.call(Operation::Unpause, |inner| inner.set_paused(container, false)).await
     }
 
     async fn stop(&self, container: &ContainerId, _grace: Duration) -> Result<(), EngineError> {
@@ -401,8 +400,8 @@ impl Engine for FakeEngine {
                 && is_alive(&container.observed)
             {
                 container.observed.state = ContainerState::Exited(Some(Exit { code: 143, oom_killed: false }));
-                watchers.tell(&container.observed, EventKind::Died);
-                watchers.tell(&container.observed, EventKind::Stopped);
+                watchers.publish(&container.observed, EventKind::Died);
+                watchers.publish(&container.observed, EventKind::Stopped);
             }
             Ok(())
         })
@@ -433,10 +432,10 @@ impl Engine for FakeEngine {
 
     async fn snapshots(&self, instance: &InstanceName, chat: Option<ChatId>) -> Result<Vec<Snapshot>, EngineError> {
         self.call(Operation::Snapshots, |inner| {
-            let asked = |snapshot: &&Snapshot| {
+            let matches = |snapshot: &&Snapshot| {
                 snapshot.origin.instance == *instance && chat.is_none_or(|chat| snapshot.origin.chat == chat)
             };
-            Ok(inner.snapshots.values().filter(asked).cloned().collect())
+            Ok(inner.snapshots.values().filter(matches).cloned().collect())
         })
         .await
     }
@@ -516,13 +515,13 @@ impl Inner {
             container.observed.address = Some(IpAddr::V4(Ipv4Addr::from(0x0a00_0000 + number)));
         }
         let started = container.observed.clone();
-        self.watchers.tell(&started, EventKind::Started);
+        self.watchers.publish(&started, EventKind::Started);
         Ok(())
     }
 
-    fn switch(&mut self, container: &ContainerId, paused: bool) -> Result<(), EngineError> {
+    fn set_paused(&mut self, container: &ContainerId, paused: bool) -> Result<(), EngineError> {
         use ContainerState::{Paused, Running};
-        let (operation, from, to, what) = match paused {
+        let (operation, from, to, kind) = match paused {
             true => (Operation::Pause, Running, Paused, EventKind::Paused),
             false => (Operation::Unpause, Paused, Running, EventKind::Resumed),
         };
@@ -532,17 +531,17 @@ impl Inner {
             return Err(EngineError::Refused { operation, message });
         }
         container.observed.state = to;
-        let switched = container.observed.clone();
-        self.watchers.tell(&switched, what);
+        let changed = container.observed.clone();
+        self.watchers.publish(&changed, kind);
         Ok(())
     }
 
     fn remove(&mut self, container: &ContainerId) {
         let Some(removed) = self.containers.remove(container) else { return };
         if is_alive(&removed.observed) {
-            self.watchers.tell(&removed.observed, EventKind::Died);
+            self.watchers.publish(&removed.observed, EventKind::Died);
         }
-        self.watchers.tell(&removed.observed, EventKind::Destroyed);
+        self.watchers.publish(&removed.observed, EventKind::Destroyed);
     }
 
     fn existing(&mut self, container: &ContainerId) -> Result<&mut FakeContainer, EngineError> {

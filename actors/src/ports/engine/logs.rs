@@ -1,25 +1,25 @@
-//! What a container's first process, and all that shares its outputs, has printed.
+//! Logs: the output of a container's first process and of all processes that share its output streams.
 
 use futures_util::stream::BoxStream;
 
 use super::EngineError;
 use crate::ports::clock::Timestamp;
 
-/// Ends after its first error.
+/// A stream of log pieces. It ends after its first error.
 pub type EngineLogs = BoxStream<'static, Result<LogPiece, EngineError>>;
 
-/// Which part of it.
+/// The part of a log to read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct LogRange {
-    /// As many of the last lines; all, if absent.
+    /// The number of last lines; all, if absent.
     pub tail: Option<usize>,
-    /// Not what was printed before this. Engines may count in whole seconds, and are then told an earlier one.
+    /// The time of the oldest line. An engine that counts in whole seconds gets the time rounded down.
     pub since: Option<Timestamp>,
-    /// Goes on with what is printed from then on, until the container ends.
+    /// Follows the log until the container ends.
     pub follow: bool,
 }
 
-/// Some bytes, not necessarily whole lines.
+/// A piece of a log, not necessarily of whole lines.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogPiece {
     pub stream: LogStream,

@@ -1,4 +1,4 @@
-//! Images in memory, for tests.
+//! A fake image store and fake repositories in memory, for tests.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,12 +8,12 @@ use tokio::sync::watch;
 
 use super::{Build, Disk, Image, ImageError, Images, Layer, Progress, Reporter};
 use crate::builder::repository_image::Repository;
-use crate::ports::repositories::{Checkout, Held, Sources};
+use crate::ports::repositories::{Checkout, CheckoutGuard, Sources};
 
 #[derive(Debug, Clone)]
 pub struct FakeImages {
     inner: Arc<Mutex<Inner>>,
-    /// Pulls and builds wait until it is open.
+    /// Pulls and builds wait until the gate is open.
     gate: watch::Sender<bool>,
 }
 
@@ -48,7 +48,7 @@ impl FakeImages {
         Self::default()
     }
 
-    /// An image with this tag, which any other loses; answers its id.
+    /// Adds an image with this tag and returns its id. Another image with the tag loses it.
     pub fn add(&self, tag: &str, labels: BTreeMap<String, String>) -> String {
         let mut inner = self.locked();
         inner.made += 1;
@@ -69,7 +69,7 @@ impl FakeImages {
         self.gate.send_replace(true);
     }
 
-    /// Builds and pulls fail like this from now on.
+    /// Makes builds and pulls fail with this error, or succeed again.
     pub fn fail(&self, failure: Option<ImageError>) {
         self.locked().failure = failure;
     }
@@ -95,7 +95,7 @@ impl FakeImages {
     }
 
     async fn pass_gate(&self) -> Result<(), ImageError> {
-        // It lives as long as this does.
+        // The sender lives in this value, so the wait cannot fail.
         let _ = self.gate.subscribe().wait_for(|open| *open).await;
         self.locked().failure.clone().map_or(Ok(()), Err)
     }
@@ -108,21 +108,21 @@ impl Images for FakeImages {
     }
 
     async fn inspect(&self, reference: &str) -> Result<Option<Image>, ImageError> {
-        let is_it = |image: &&Image| image.id == reference || image.tags.iter().any(|tag| tag == reference);
-        Ok(self.locked().images.iter().find(is_it).cloned())
+        let matches = |image: &&Image| image.id == reference || image.tags.iter().any(|tag| tag == reference);
+        Ok(self.locked().images.iter().find(matches).cloned())
     }
 
     async fn pull(&self, reference: &str, reporter: &Reporter) -> Result<String, ImageError> {
         self.locked().pulls.push(reference.to_owned());
         self.pass_gate().await?;
         let (layer, total_bytes) = (Some("a3ed95caeb02".to_owned()), Some(1 << 20));
-        reporter.tell(Progress { message: "Downloading".into(), layer, done_bytes: Some(1 << 19), total_bytes });
+        reporter.report(Progress { message: "Downloading".into(), layer, done_bytes: Some(1 << 19), total_bytes });
         Ok(self.add(reference, BTreeMap::new()))
     }
 
     async fn build(&self, build: &Build, reporter: &Reporter) -> Result<String, ImageError> {
         self.locked().builds.push(build.clone());
-        reporter.say("Step 1/2 : FROM sandbox:1");
+        reporter.report_message("Step 1/2 : FROM sandbox:1");
         self.pass_gate().await?;
         Ok(self.add(&build.tag, build.labels.clone()))
     }
@@ -131,7 +131,7 @@ impl Images for FakeImages {
         Ok(self.locked().in_use.clone())
     }
 
-    /// One, and no other has it.
+    /// Returns one layer, which no other image shares.
     async fn layers(&self, image: &Image) -> Result<Vec<Layer>, ImageError> {
         Ok(vec![Layer { digest: image.id.clone(), bytes: image.bytes }])
     }
@@ -150,7 +150,7 @@ impl Images for FakeImages {
     }
 }
 
-/// A repository whose branch is wherever it is put.
+/// A repository whose branch a test sets to any commit.
 #[derive(Debug, Clone, Default)]
 pub struct FakeSources(Arc<Mutex<Option<String>>>);
 
@@ -161,7 +161,7 @@ impl FakeSources {
         sources
     }
 
-    /// To nowhere: it cannot be read.
+    /// Moves the branch. With `None`, the repository cannot be read.
     pub fn move_to(&self, commit: Option<&str>) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = commit.map(str::to_owned);
     }
@@ -178,11 +178,11 @@ impl Sources for FakeSources {
 
     async fn check_out(&self, repository: &Repository) -> Result<Checkout, ImageError> {
         let commit = self.head(repository).await?;
-        Ok(Checkout { directory: "/checkout".into(), commit, held: Box::new(Nothing) })
+        Ok(Checkout { directory: "/checkout".into(), commit, guard: Box::new(NoGuard) })
     }
 }
 
 #[derive(Debug)]
-struct Nothing;
+struct NoGuard;
 
-impl Held for Nothing {}
+impl CheckoutGuard for NoGuard {}

@@ -1,7 +1,7 @@
-//! What an image of ours says about itself.
+//! The labels of images that the service has built.
 //!
-//! Their names differ from those of containers, for a container inherits the labels of its image. An image inherits
-//! those of its base, too: so one is ours only if it has the tag that it was made for, or none any more.
+//! Their names differ from the labels of containers, because a container inherits the labels of its image. An image
+//! also inherits the labels of its base: so an image is ours only if it has the tag that it was built for, or no tag.
 
 use std::collections::BTreeMap;
 
@@ -19,21 +19,21 @@ const REPOSITORY: &str = "sandboxd.image.repository";
 const COMMIT: &str = "sandboxd.image.commit";
 const RECIPE: &str = "sandboxd.image.recipe";
 
-/// How an image came about.
+/// The origin of a built image.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Origin {
     pub tag: String,
     pub built_at: Timestamp,
-    /// Absent where somebody asked for the build.
+    /// Absent if a caller requested the build.
     pub source: Option<Source>,
 }
 
-/// The repository that an image was made from.
+/// The repository and commit that an image was built from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Source {
     pub repository: String,
     pub commit: String,
-    /// What was done with the commit; differs once the configuration or the base has changed.
+    /// A hash of the build settings; it differs after a change of the configuration or of the base image.
     pub recipe: String,
 }
 
@@ -44,7 +44,7 @@ impl Origin {
             (TAG.to_owned(), self.tag.clone()),
             (BUILT_AT.to_owned(), self.built_at.to_rfc3339_opts(SecondsFormat::Millis, true)),
         ]);
-        // Set even where there is none: those of a base are not ours.
+        // Set also without a source, to override the inherited labels of a base.
         let source = self.source.as_ref();
         let value = |of: fn(&Source) -> &String| source.map(of).cloned().unwrap_or_default();
         labels.insert(REPOSITORY.to_owned(), value(|source| &source.repository));
@@ -53,13 +53,13 @@ impl Origin {
         labels
     }
 
-    /// Of an image that this instance has made, and nobody has built upon.
+    /// Returns the origin of an image that this instance has built. `None` for an image that was derived from one.
     pub fn of(image: &Image, instance: &InstanceName) -> Option<Origin> {
         let text = |label: &str| image.labels.get(label).filter(|text| !text.is_empty());
         let tag = text(TAG)?.clone();
-        let made_here = text(INSTANCE)? == instance.as_str();
-        let still_itself = image.tags.is_empty() || image.tags.contains(&tag);
-        if !made_here || !still_itself || is_snapshot(image) {
+        let built_here = text(INSTANCE)? == instance.as_str();
+        let not_derived = image.tags.is_empty() || image.tags.contains(&tag);
+        if !built_here || !not_derived || is_snapshot(image) {
             return None;
         }
         let built_at = text(BUILT_AT)?.parse().ok()?;
@@ -73,7 +73,8 @@ impl Origin {
     }
 }
 
-/// Snapshots are kept by rules of their own. One has the labels of the image that its sandbox was made of, too.
+/// Whether the image is a snapshot. A snapshot also has the labels of the image of its sandbox, but has its own
+/// retention.
 pub fn is_snapshot(image: &Image) -> bool {
     image.labels.iter().any(|(label, value)| label.starts_with(snapshot::LABEL_PREFIX) && !value.is_empty())
 }
@@ -95,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_is_read_back() {
+    fn written_labels_are_read_back() {
         let instance: InstanceName = "one".parse().unwrap();
         let built = Origin { source: None, ..origin() };
         for origin in [origin(), built] {
@@ -106,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_made_of_it_is_not_ours() {
+    fn a_derived_image_is_not_ours() {
         let instance: InstanceName = "one".parse().unwrap();
         let labels = origin().encode(&instance);
         assert_eq!(Origin::of(&image(&["mine:1"], labels.clone()), &instance), None);

@@ -1,4 +1,4 @@
-//! The rules of reconciliation: each by itself, and all of them in any situation.
+//! The rules of reconciliation: each rule alone, and all of them in any situation.
 
 mod any_situation;
 
@@ -50,7 +50,7 @@ fn labels(of: ChatId, session: SessionId, created_at: Timestamp) -> SessionLabel
     }
 }
 
-/// A container of ours, as old as can be.
+/// A container of this instance, older than the grace.
 fn container(of: ChatId, session: SessionId, state: ContainerState) -> Observed {
     let labels = labels(of, session, now() - GRACE);
     Observed {
@@ -65,7 +65,7 @@ fn container(of: ChatId, session: SessionId, state: ContainerState) -> Observed 
     }
 }
 
-/// What the journal holds of a sandbox, which was renewed and leased since it was made.
+/// The record of a sandbox that was renewed and leased since its creation.
 fn record(of: ChatId, session: SessionId, status: Status) -> Sandbox {
     let running = container(of, session, ContainerState::Running);
     Sandbox {
@@ -84,7 +84,7 @@ fn found(container: Observed) -> Found {
     Found::recognise(container, &instance()).unwrap()
 }
 
-/// A situation that a service of some age is in, with nothing but this.
+/// The input of a running service, with only these containers and records.
 fn situation(containers: Vec<Observed>, records: Vec<Sandbox>) -> PlanInput {
     let (listed, _, unrecognised) = PlanInput::recognise(&instance(), containers);
     let adopted = BTreeSet::new();
@@ -99,7 +99,7 @@ fn situation(containers: Vec<Observed>, records: Vec<Sandbox>) -> PlanInput {
     }
 }
 
-/// The only thing to be done about a chat with this record and this container.
+/// The only action for a chat with this record and this container.
 fn adopted(record: Option<Sandbox>, container: Option<Observed>) -> (Sandbox, Because) {
     adopting(&situation(container.into_iter().collect(), record.into_iter().collect()))
 }
@@ -143,7 +143,7 @@ fn a_sandbox_that_was_paused_meanwhile_is_resumed_as_such() {
 }
 
 #[test]
-fn a_sandbox_that_goes_on_since_nobody_knows_when_counts_as_used() {
+fn a_sandbox_resumed_at_an_unknown_time_counts_as_used() {
     let record = record(chat(1), session(1), Status::Paused);
     let running = container(chat(1), session(1), ContainerState::Running);
     let (sandbox, because) = adopted(Some(record.clone()), Some(running));
@@ -192,7 +192,7 @@ fn a_sandbox_whose_container_is_gone_is_failed_as_vanished() {
 }
 
 #[test]
-fn what_failed_or_was_stopped_stays_so() {
+fn a_failed_or_stopped_sandbox_stays_so() {
     for status in [Status::Failed, Status::Stopped] {
         for state in [ContainerState::Running, exited(), ContainerState::Dead] {
             let record = record(chat(1), session(1), status);
@@ -205,7 +205,7 @@ fn what_failed_or_was_stopped_stays_so() {
 }
 
 #[test]
-fn a_removal_that_was_not_finished_is_finished_whatever_is_left() {
+fn an_unfinished_removal_is_finished_in_any_container_state() {
     let record = record(chat(1), session(1), Status::Deleting);
     for state in every_state() {
         let (sandbox, because) = adopted(Some(record.clone()), Some(container(chat(1), session(1), state)));
@@ -215,7 +215,7 @@ fn a_removal_that_was_not_finished_is_finished_whatever_is_left() {
 }
 
 #[test]
-fn a_record_of_what_was_being_created_is_no_promise() {
+fn a_record_of_an_unfinished_create_is_no_promise() {
     let record = record(chat(1), session(1), Status::Creating);
     let states = every_state().into_iter().map(Some).chain([None]);
     for container in states.map(|state| state.map(|state| container(chat(1), session(1), state))) {
@@ -226,7 +226,7 @@ fn a_record_of_what_was_being_created_is_no_promise() {
 }
 
 #[test]
-fn a_container_that_is_half_made_is_removed_whatever_its_record_says() {
+fn a_half_made_container_is_removed_with_any_record() {
     for status in [Status::Running, Status::Failed, Status::Stopped] {
         for state in HALF_MADE {
             let half_made = container(chat(1), session(1), state);
@@ -245,12 +245,12 @@ fn a_container_of_another_session_than_the_record_was_never_acknowledged() {
             let (sandbox, because) = adopted(Some(record(chat(1), session(1), status)), Some(other.clone()));
             assert_eq!(because, Because::NeverAcknowledged);
             assert_eq!((sandbox.status, sandbox.session), (Status::Deleting, session(2)));
-            assert_eq!(sandbox.container, Some(other.id), "what is removed is that container and no other");
+            assert_eq!(sandbox.container, Some(other.id), "only that container is removed");
         }
     }
 }
 
-/// With a journal that has no history.
+/// The action for a container while the journal has no history.
 fn rebuilding(container: Observed) -> (Sandbox, Because) {
     adopting(&PlanInput { journal_is_new: true, ..situation(vec![container], vec![]) })
 }
@@ -265,7 +265,7 @@ fn while_the_journal_is_new_a_live_container_is_adopted_from_its_labels() {
         let labels = labels(chat(1), session(1), now() - GRACE);
         let full = now() + (labels.expires_at - labels.created_at);
         assert_eq!((sandbox.session, sandbox.expires_at), (labels.session, full), "it may have been renewed");
-        assert_eq!(sandbox.last_activity_at, now(), "rather too late an end than too early a one");
+        assert_eq!(sandbox.last_activity_at, now(), "a late expiry is better than an early one");
     }
 }
 
@@ -288,11 +288,11 @@ fn while_the_journal_is_new_a_half_made_container_is_removed_all_the_same() {
 #[test]
 fn a_container_without_a_record_was_never_acknowledged() {
     for state in every_state() {
-        let stray = container(chat(1), session(1), state);
-        let (sandbox, because) = adopted(None, Some(stray.clone()));
+        let unrecorded = container(chat(1), session(1), state);
+        let (sandbox, because) = adopted(None, Some(unrecorded.clone()));
         assert_eq!((sandbox.status, sandbox.reason), (Status::Deleting, Reason::Incomplete));
         assert_eq!(because, Because::NeverAcknowledged);
-        assert_eq!(sandbox.container, Some(stray.id));
+        assert_eq!(sandbox.container, Some(unrecorded.id));
     }
 }
 
@@ -309,7 +309,7 @@ fn a_young_container_without_a_record_is_left_alone() {
 }
 
 #[test]
-fn where_nothing_can_be_on_its_way_not_even_a_container_from_the_future_is_left() {
+fn without_creates_under_way_even_a_container_from_the_future_is_removed() {
     let mut young = container(chat(1), session(1), ContainerState::Running);
     young.labels = labels(chat(1), session(1), now() + TimeDelta::hours(1)).encode();
     let (sandbox, because) = adopting(&PlanInput { underway_since: None, ..situation(vec![young], vec![]) });
@@ -317,7 +317,7 @@ fn where_nothing_can_be_on_its_way_not_even_a_container_from_the_future_is_left(
 }
 
 #[test]
-fn a_chat_that_has_an_actor_is_told_what_is_alive_and_nothing_else_is_done() {
+fn a_chat_that_has_an_actor_is_only_notified_of_its_live_container() {
     for (state, alive) in every_state().into_iter().map(|state| (state, ALIVE.contains(&state))) {
         let container = container(chat(1), session(1), state);
         for record in [None, Some(record(chat(1), session(2), Status::Deleting))] {
@@ -331,14 +331,14 @@ fn a_chat_that_has_an_actor_is_told_what_is_alive_and_nothing_else_is_done() {
 }
 
 #[test]
-fn a_chat_that_has_an_actor_is_told_that_nothing_is_there() {
+fn a_chat_that_has_an_actor_is_notified_that_its_container_is_gone() {
     let mut situation = situation(vec![], vec![record(chat(1), session(1), Status::Running)]);
     situation.adopted.insert(chat(1));
     assert_eq!(plan(&situation), [Action::Tell { chat: chat(1), seen: None }]);
 }
 
 #[test]
-fn what_only_claims_to_be_ours_is_left_alone_and_named() {
+fn an_unrecognised_container_is_left_alone_and_named() {
     let ours = container(chat(1), session(1), ContainerState::Running);
     let mut elsewhere = labels(chat(1), session(1), now() - GRACE);
     elsewhere.instance = "another".parse().unwrap();

@@ -1,4 +1,4 @@
-//! A clock that stands still until it is moved, and that can be made to break.
+//! A clock that the test advances, and that can be made to panic.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -10,14 +10,14 @@ pub(crate) struct TestClock(Arc<Mutex<State>>);
 
 struct State {
     now: Timestamp,
-    /// After so many more questions.
-    breaks_after: Option<usize>,
+    /// The number of further reads before a panic.
+    panics_after: Option<usize>,
 }
 
 impl Default for TestClock {
     fn default() -> Self {
         let now = "2026-01-01T12:00:00Z".parse().unwrap();
-        Self(Arc::new(Mutex::new(State { now, breaks_after: None })))
+        Self(Arc::new(Mutex::new(State { now, panics_after: None })))
     }
 }
 
@@ -26,26 +26,26 @@ impl TestClock {
         self.0.lock().unwrap().now += time;
     }
 
-    /// Whoever asks for the time next panics.
-    pub(crate) fn break_once(&self) {
-        self.break_after(0);
+    /// Makes the next read panic.
+    pub(crate) fn panic_once(&self) {
+        self.panic_after(0);
     }
 
-    /// Whoever asks for the time after so many others panics.
-    pub(crate) fn break_after(&self, others: usize) {
-        self.0.lock().unwrap().breaks_after = Some(others);
+    /// Makes a read panic after this number of other reads.
+    pub(crate) fn panic_after(&self, others: usize) {
+        self.0.lock().unwrap().panics_after = Some(others);
     }
 }
 
 impl Clock for TestClock {
     fn now(&self) -> Timestamp {
-        let (now, broken) = {
+        let (now, panics) = {
             let mut state = self.0.lock().unwrap();
-            let broken = state.breaks_after == Some(0);
-            state.breaks_after = state.breaks_after.and_then(|others| others.checked_sub(1));
-            (state.now, broken)
+            let panics = state.panics_after == Some(0);
+            state.panics_after = state.panics_after.and_then(|others| others.checked_sub(1));
+            (state.now, panics)
         };
-        assert!(!broken, "the clock was told to break");
+        assert!(!panics, "the clock panics as set by the test");
         now
     }
 }

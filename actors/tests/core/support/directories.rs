@@ -1,4 +1,4 @@
-//! Directories that are always ready, unless they are told not to be.
+//! Directories that are always ready, unless the test makes them fail or hang.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,12 +14,12 @@ use tokio::sync::watch;
 #[derive(Clone)]
 pub(crate) struct TestDirectories {
     state: Arc<watch::Sender<State>>,
-    /// What was done to them, in its order.
+    /// The operations on the directories, in order.
     done: Arc<Mutex<Vec<Done>>>,
-    /// Those that are there, each with its last change.
-    there: Arc<Mutex<BTreeMap<ChatId, Timestamp>>>,
-    /// Those that cannot be removed.
-    stuck: Arc<Mutex<BTreeSet<ChatId>>>,
+    /// The existing directories, each with its last change.
+    existing: Arc<Mutex<BTreeMap<ChatId, Timestamp>>>,
+    /// The directories whose removal fails.
+    unremovable: Arc<Mutex<BTreeSet<ChatId>>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,8 +40,8 @@ impl Default for TestDirectories {
         Self {
             state: Arc::new(watch::Sender::new(State::Ready)),
             done: Arc::default(),
-            there: Arc::default(),
-            stuck: Arc::default(),
+            existing: Arc::default(),
+            unremovable: Arc::default(),
         }
     }
 }
@@ -63,17 +63,17 @@ impl TestDirectories {
         self.done.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Puts a directory there that was last changed then.
+    /// Adds a directory with this time of its last change.
     pub(crate) fn place(&self, chat: ChatId, changed_at: Timestamp) {
-        self.there().insert(chat, changed_at);
+        self.existing().insert(chat, changed_at);
     }
 
-    pub(crate) fn there(&self) -> MutexGuard<'_, BTreeMap<ChatId, Timestamp>> {
-        self.there.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn existing(&self) -> MutexGuard<'_, BTreeMap<ChatId, Timestamp>> {
+        self.existing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn keep(&self, chat: ChatId) {
-        self.stuck.lock().unwrap_or_else(PoisonError::into_inner).insert(chat);
+    pub(crate) fn fail_removal(&self, chat: ChatId) {
+        self.unremovable.lock().unwrap_or_else(PoisonError::into_inner).insert(chat);
     }
 
     async fn ready(&self, path: &str, done: Done) -> Result<(), DirectoryError> {
@@ -98,11 +98,11 @@ impl ChatDirectories for TestDirectories {
 
     async fn remove(&self, chat: ChatId) -> Result<bool, DirectoryError> {
         let path = format!("/srv/chats/{chat}");
-        if self.stuck.lock().unwrap_or_else(PoisonError::into_inner).contains(&chat) {
-            return Err(DirectoryError::new(path, "it is busy"));
+        if self.unremovable.lock().unwrap_or_else(PoisonError::into_inner).contains(&chat) {
+            return Err(DirectoryError::new(path, "the directory is busy"));
         }
         self.ready(&path, Done::Removed(chat)).await?;
-        self.there().remove(&chat);
+        self.existing().remove(&chat);
         Ok(true)
     }
 
@@ -111,15 +111,15 @@ impl ChatDirectories for TestDirectories {
     }
 
     async fn list(&self) -> Result<Vec<ChatId>, DirectoryError> {
-        Ok(self.there().keys().copied().collect())
+        Ok(self.existing().keys().copied().collect())
     }
 
     async fn changed_at(&self, chat: ChatId) -> Result<Option<Timestamp>, DirectoryError> {
-        Ok(self.there().get(&chat).copied())
+        Ok(self.existing().get(&chat).copied())
     }
 
     async fn mark_used(&self, chat: ChatId) -> Result<(), DirectoryError> {
-        self.there().insert(chat, Timestamp::MAX_UTC);
+        self.existing().insert(chat, Timestamp::MAX_UTC);
         Ok(())
     }
 }

@@ -1,4 +1,4 @@
-//! Puts nothing into sandboxes, and takes as long as a disk would to clear that away: others get their turn meanwhile.
+//! A guest setup without content, whose removal takes as long as a disk would, so that other tasks run meanwhile.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -11,10 +11,10 @@ use sandboxd_actors::ports::guest::{GuestSetup, Guests, NotBegun, Started};
 const DISK: Duration = Duration::from_millis(1);
 
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct TestInteriors;
+pub(crate) struct TestGuests;
 
 #[async_trait]
-impl Guests for TestInteriors {
+impl Guests for TestGuests {
     async fn prepare(&self, _: SessionId, _: bool) -> Result<Option<GuestSetup>, DirectoryError> {
         Ok(None)
     }

@@ -1,4 +1,4 @@
-//! A probe that answers as it is told, and counts how often it was asked.
+//! A probe with a set behaviour, which records its tries.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -11,13 +11,13 @@ use tokio::sync::watch;
 pub(crate) enum Behaviour {
     Ready,
     Refuse,
-    /// The host itself cannot ask.
+    /// The host itself cannot make the try.
     Fail,
-    /// Does not answer while it behaves so.
+    /// The probe does not answer while this is set.
     Hang,
 }
 
-/// What was asked, as a word: `http 10.0.0.1:80 /ready`.
+/// A probe whose tries are recorded as text: `http 10.0.0.1:80 /ready`.
 #[derive(Clone)]
 pub(crate) struct TestProbe {
     behaviour: Arc<watch::Sender<Behaviour>>,
@@ -42,7 +42,7 @@ impl TestProbe {
         self.tries.borrow().clone()
     }
 
-    /// Resolves once so many tries were made.
+    /// Resolves once this number of tries were made.
     pub(crate) async fn tried(&self, times: usize) {
         let mut tries = self.tries.subscribe();
         super::in_time(tries.wait_for(|tries| tries.len() >= times)).await.expect("the probe is there");
@@ -54,7 +54,7 @@ impl TestProbe {
         let answers = behaviour.wait_for(|behaviour| *behaviour != Behaviour::Hang).await.map(|answers| *answers);
         match answers {
             Ok(Behaviour::Ready) => Ok(()),
-            Ok(Behaviour::Fail) => Err(NotReady::NotTried("too many open files".into())),
+            Ok(Behaviour::Fail) => Err(NotReady::NotProbed("too many open files".into())),
             _ => Err(NotReady::Refused("connection refused".into())),
         }
     }

@@ -1,4 +1,4 @@
-//! Slots in memory: what became of each, and whether the next one can be bound.
+//! Slots in memory, whose binds and copies the test can make fail.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -15,8 +15,8 @@ use tokio::sync::Semaphore;
 #[derive(Clone)]
 pub(crate) struct TestSlots {
     inner: Arc<Mutex<Inner>>,
-    /// A bind takes one of these; there are plenty unless a test holds them back.
-    turns: Arc<Semaphore>,
+    /// Each bind takes a permit. There are enough permits unless a test holds them back.
+    permits: Arc<Semaphore>,
 }
 
 #[derive(Default)]
@@ -24,35 +24,35 @@ struct Inner {
     free: BTreeSet<SlotId>,
     taken: BTreeMap<SessionId, SlotId>,
     bound: BTreeMap<SessionId, Binding>,
-    remembered: BTreeSet<SlotId>,
-    unbindable: usize,
-    forgotten: usize,
+    copied: BTreeSet<SlotId>,
+    failing_binds: usize,
+    failing_copies: usize,
 }
 
 impl Default for TestSlots {
     fn default() -> Self {
-        Self { inner: Arc::default(), turns: Arc::new(Semaphore::new(1000)) }
+        Self { inner: Arc::default(), permits: Arc::new(Semaphore::new(1000)) }
     }
 }
 
 impl TestSlots {
-    /// So many of the next ones cannot be bound.
-    pub(crate) fn spoil(&self, slots: usize) {
-        self.inner().unbindable = slots;
+    /// Makes this number of binds fail.
+    pub(crate) fn fail_binds(&self, slots: usize) {
+        self.inner().failing_binds = slots;
     }
 
-    /// So many of the next claims cannot be copied.
-    pub(crate) fn forget(&self, claims: usize) {
-        self.inner().forgotten = claims;
+    /// Makes this number of claim copies fail.
+    pub(crate) fn fail_copies(&self, claims: usize) {
+        self.inner().failing_copies = claims;
     }
 
-    /// From now on nothing is bound, until [`TestSlots::go_on`].
-    pub(crate) fn hold(&self) {
-        self.turns.forget_permits(1000);
+    /// Holds all binds until [`TestSlots::release_binds`].
+    pub(crate) fn hold_binds(&self) {
+        self.permits.forget_permits(1000);
     }
 
-    pub(crate) fn go_on(&self) {
-        self.turns.add_permits(1000);
+    pub(crate) fn release_binds(&self) {
+        self.permits.add_permits(1000);
     }
 
     pub(crate) fn binding(&self, session: SessionId) -> Option<Binding> {
@@ -91,11 +91,11 @@ impl Slots for TestSlots {
     }
 
     async fn bind(&self, _: SlotId, session: SessionId, binding: &Binding) -> Result<(), NotBound> {
-        drop(self.turns.acquire().await);
+        drop(self.permits.acquire().await);
         let mut inner = self.inner();
-        if inner.unbindable > 0 {
-            inner.unbindable -= 1;
-            return Err(NotBound("it was told not to be".into()));
+        if inner.failing_binds > 0 {
+            inner.failing_binds -= 1;
+            return Err(NotBound("the bind fails as set by the test".into()));
         }
         inner.bound.insert(session, binding.clone());
         Ok(())
@@ -104,11 +104,11 @@ impl Slots for TestSlots {
     async fn remember(&self, claim: &Claim) -> Result<(), DirectoryError> {
         let mut inner = self.inner();
         assert_eq!(inner.taken.get(&claim.session), Some(&claim.slot));
-        if inner.forgotten > 0 {
-            inner.forgotten -= 1;
+        if inner.failing_copies > 0 {
+            inner.failing_copies -= 1;
             return Err(DirectoryError::new(claim.slot, "no space left on device"));
         }
-        inner.remembered.insert(claim.slot);
+        inner.copied.insert(claim.slot);
         Ok(())
     }
 
@@ -124,7 +124,7 @@ impl Slots for TestSlots {
 
     async fn clear(&self, slot: SlotId) {
         let mut inner = self.inner();
-        assert!(!inner.remembered.contains(&slot), "{slot} is a chat's");
+        assert!(!inner.copied.contains(&slot), "{slot} is a chat's");
         inner.free.remove(&slot);
     }
 }

@@ -1,7 +1,7 @@
-//! The files that a build sees, as an archive that is written while it is read: memory does not grow with it.
+//! Streams the context of a build as a tar archive: memory does not grow with its size.
 //!
-//! Directories are walked by descriptor and links are not followed, so that nobody who can write to the context can
-//! have anything else read. What is neither file, directory nor link is left out.
+//! Directories are walked by descriptor and links are not followed, so that a user with write access to the context
+//! cannot make the service read other files. Only files, directories and links are packed.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -21,36 +21,36 @@ use super::ignored::Ignored;
 
 const CHUNK: usize = 64 << 10;
 
-/// Chunks that wait for the engine.
-const WAITING: usize = 4;
+/// How many chunks are queued for the engine.
+const QUEUED_CHUNKS: usize = 4;
 
-/// Names what is not part of the context.
+/// Lists the files that are not part of the context.
 const IGNORE_FILE: &str = ".dockerignore";
 
 #[derive(Debug, thiserror::Error)]
-#[error("the context cannot be read at {path}: {error}")]
+#[error("cannot read the build context at {path}: {error}")]
 pub(super) struct ContextError {
     path: PathBuf,
     error: io::Error,
 }
 
 impl ContextError {
-    /// The engine has stopped reading, and says why itself.
-    pub(super) fn is_unread(&self) -> bool {
+    /// Returns whether the engine stopped reading. The engine's own error has the reason.
+    pub(super) fn is_reader_gone(&self) -> bool {
         self.error.kind() == io::ErrorKind::BrokenPipe
     }
 }
 
-/// The archive, piece by piece, and what became of writing it.
+/// Returns the archive as a stream of chunks, and the task that packs it.
 pub(super) fn stream(
     context: Context,
     dockerfile: String,
 ) -> (impl Stream<Item = io::Result<Vec<u8>>> + Send + 'static, JoinHandle<Result<(), ContextError>>) {
-    let (sender, receiver) = mpsc::channel(WAITING);
+    let (sender, receiver) = mpsc::channel(QUEUED_CHUNKS);
     let packing = tokio::task::spawn_blocking(move || {
         let outcome = pack(&context, &dockerfile, Chunks { sender: sender.clone(), filled: Vec::new() });
         if outcome.is_err() {
-            // The archive must not look as if it were whole.
+            // The engine must not take a partial archive for a complete one.
             let _ = sender.blocking_send(Err(io::ErrorKind::UnexpectedEof.into()));
         }
         outcome
@@ -69,7 +69,7 @@ fn pack(context: &Context, dockerfile: &str, sink: impl Write) -> Result<(), Con
     }
     let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let directory = openat(CWD, &context.directory, flags, Mode::empty()).map_err(at(&context.directory))?;
-    // One that is put into its place within the context is wanted as it is.
+    // A directory that is placed below the root of the context is packed unfiltered.
     let ignored = match context.place.as_str() {
         "" => ignored(&directory, dockerfile).map_err(at(Path::new(IGNORE_FILE)))?,
         _ => Ignored::default(),
@@ -83,7 +83,7 @@ fn pack(context: &Context, dockerfile: &str, sink: impl Write) -> Result<(), Con
     archive.into_inner().and_then(|mut sink| sink.flush()).map_err(at(&context.directory))
 }
 
-/// What the context itself says is not part of it. The instructions and this file always are.
+/// Reads the context's ignore file. The Dockerfile and the ignore file itself are always part of the context.
 fn ignored(directory: &OwnedFd, dockerfile: &str) -> io::Result<Ignored> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     match openat(directory, IGNORE_FILE, flags, Mode::empty()) {
@@ -106,7 +106,7 @@ struct Walk<'a, W: Write> {
 impl<W: Write> Walk<'_, W> {
     fn directory(&mut self, directory: OwnedFd, below: &Path) -> Result<(), ContextError> {
         let mut names = names(&directory).map_err(at(below))?;
-        // Equal contexts are equal archives.
+        // Equal contexts must give equal archives.
         names.sort_unstable();
         for name in names {
             let path = below.join(&name);
@@ -143,7 +143,7 @@ impl<W: Write> Walk<'_, W> {
     }
 
     fn file(&mut self, directory: &OwnedFd, name: &OsStr, path: &Path) -> io::Result<()> {
-        // Whatever is there by now: one that would be waited for is not waited for.
+        // The file may have been replaced by a pipe, whose open must not block.
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = openat(directory, name, flags, Mode::empty())?;
         let stat = fstat(&file)?;
@@ -167,7 +167,7 @@ fn names(directory: &OwnedFd) -> io::Result<Vec<OsString>> {
     Ok(names)
 }
 
-/// Whose a file is on the host means nothing in an image.
+/// Leaves out the owner: users of the host have no meaning in an image.
 fn header(stat: &Stat, kind: EntryType) -> Header {
     let mut header = Header::new_gnu();
     header.set_entry_type(kind);
@@ -177,7 +177,7 @@ fn header(stat: &Stat, kind: EntryType) -> Header {
     header
 }
 
-/// As many bytes as were announced: a file that grows meanwhile is cut off, one that shrinks is an error.
+/// Reads exactly the announced number of bytes: a file that grows is cut off, one that shrinks is an error.
 struct Exactly {
     source: File,
     left: u64,
@@ -189,13 +189,13 @@ impl Read for Exactly {
         let read = self.source.read(&mut buffer[..most])?;
         self.left -= read as u64;
         match read {
-            0 if self.left > 0 && most > 0 => Err(io::Error::other("it became shorter while it was read")),
+            0 if self.left > 0 && most > 0 => Err(io::Error::other("the file became shorter while it was read")),
             read => Ok(read),
         }
     }
 }
 
-/// Collects what is written into chunks for the engine, and waits for it.
+/// Collects written bytes into chunks, and blocks until the engine takes them.
 struct Chunks {
     sender: mpsc::Sender<io::Result<Vec<u8>>>,
     filled: Vec<u8>,
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_context_excludes_is_left_out_but_for_what_the_build_needs() {
+    fn ignored_files_are_left_out_except_those_that_the_build_needs() {
         let directory = tempfile::tempdir().expect("a directory");
         let write = |name: &str| std::fs::write(directory.path().join(name), name).expect("written");
         std::fs::create_dir(directory.path().join("logs")).expect("made");

@@ -1,14 +1,15 @@
-//! `.dockerignore`: which files are not part of a context. The last pattern that says something about a file counts.
+//! `.dockerignore`: the files that are not part of a context. The last pattern that matches a file decides.
 
 use std::path::Path;
 
+/// The patterns of an ignore file.
 #[derive(Debug, Default)]
 pub(super) struct Ignored(Vec<Pattern>);
 
 #[derive(Debug)]
 struct Pattern {
     parts: Vec<String>,
-    /// What it matches is part of the context after all.
+    /// A `!` pattern: matching files are part of the context.
     exception: bool,
 }
 
@@ -27,7 +28,7 @@ impl Ignored {
         Self(text.lines().filter_map(pattern).collect())
     }
 
-    /// Whether a file is left out, because of itself or of a directory that it is in.
+    /// Returns whether a pattern excludes the file or a directory above it.
     pub(super) fn covers(&self, path: &Path) -> bool {
         let parts: Vec<_> = path.iter().map(|part| part.to_string_lossy()).collect();
         let parts: Vec<&str> = parts.iter().map(AsRef::as_ref).collect();
@@ -36,7 +37,7 @@ impl Ignored {
         self.0.iter().rfind(|pattern| concerns(pattern)).is_some_and(|pattern| !pattern.exception)
     }
 
-    /// Whether there may be wanted files in a directory that is left out.
+    /// Returns whether an excluded directory may contain included files.
     pub(super) fn has_exceptions(&self) -> bool {
         self.0.iter().any(|pattern| pattern.exception)
     }
@@ -70,7 +71,7 @@ fn part_matches(pattern: &[char], text: &[char]) -> bool {
     }
 }
 
-/// Whether a set such as `a-z]` has the letter, and what follows it; `None` if it has no end.
+/// Returns whether a set such as `a-z]` has the letter, and the pattern after the set; `None` if the set has no end.
 fn set_matches(set: &[char], letter: char) -> Option<(bool, &[char])> {
     let (negated, mut set) = match set {
         ['^', rest @ ..] => (true, rest),
@@ -111,7 +112,7 @@ mod tests {
         assert!(covers("*.log", "a.log") && !covers("*.log", "sub/a.log"));
         assert!(covers("*/temp*", "sub/temporary.txt") && covers("a?c", "abc"));
         assert!(covers("[a-c]x", "bx") && !covers("[^a-c]x", "bx") && !covers("[a", "a"));
-        assert!(covers("# nothing\n\n  secret  ", "secret") && !covers("# nothing", "# nothing"));
+        assert!(covers("# comment\n\n  secret  ", "secret") && !covers("# comment", "# comment"));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! An image made of one archive, without a builder.
+//! Imports an image from one archive, without a build.
 
 use std::io;
 
@@ -6,13 +6,13 @@ use bollard::query_parameters::CreateImageOptions;
 use futures_util::{Stream, StreamExt, TryStreamExt};
 use sandboxd_actors::ports::images::{ImageError, Images as _};
 
-use super::{discard, docker, failed, id_of};
+use super::{docker, failed, id_of, remove_unnamed};
 use crate::engine::docker::DockerEngine;
 
 impl DockerEngine {
-    /// Makes an image of a root file system, and returns its id. The instructions are those of a Dockerfile. An archive that
-    /// breaks off with an error leaves no image. The image that had the tag before is removed, unless it has another name
-    /// or a container needs it.
+    /// Creates an image from a root file system and returns its id. The instructions are those of a Dockerfile. An
+    /// archive that ends with an error leaves no image. The image that had the tag before is removed, unless it has
+    /// another name or a container uses it.
     pub async fn import_image(
         &self,
         tag: &str,
@@ -30,11 +30,11 @@ impl DockerEngine {
             ..Default::default()
         };
         let body = bollard::body_try_stream(archive.map_ok(Into::into));
-        let mut told = docker.create_image(Some(options), Some(body), None).boxed();
-        while told.try_next().await.map_err(failed)?.is_some() {}
+        let mut messages = docker.create_image(Some(options), Some(body), None).boxed();
+        while messages.try_next().await.map_err(failed)?.is_some() {}
         let id = id_of(docker, tag).await?;
         if let Some(before) = before.filter(|before| before.id != id) {
-            discard(docker, &before.id).await;
+            remove_unnamed(docker, &before.id).await;
         }
         Ok(id)
     }

@@ -1,7 +1,7 @@
-//! What an image is made of, and how much each part takes up.
+//! The layers of an image and their sizes.
 //!
-//! An engine tells the layers in one list and the sizes in another, the history, which also has entries that made no
-//! layer. One that has bytes is a layer for sure. One without may be a mere setting, or a layer of nothing but
+//! An engine reports the layers in one list and the sizes in another, the history, which also has entries without a
+//! layer. An entry with bytes always has a layer. An entry without bytes may be a setting, or a layer of empty
 //! directories.
 
 use bollard::models::{ImageHistoryResponseItem, ImageInspect};
@@ -24,30 +24,30 @@ const SETTINGS: [&str; 13] = [
     "VOLUME",
 ];
 
-/// What the older kind of builder puts before an instruction that runs nothing.
+/// The prefix of the legacy builder for an instruction that runs no command.
 const NO_COMMAND: &str = "/bin/sh -c #(nop)";
 
-/// From the lowest up. Together they are as large as the image: what cannot be told apart counts as the lowest, which is
-/// the last to go.
+/// Returns the layers from the lowest up. Together they are as large as the image: bytes without a known layer count as
+/// the lowest, which is removed last.
 pub(super) fn layers(image: ImageInspect, mut history: Vec<ImageHistoryResponseItem>) -> Vec<Layer> {
     let digests = image.root_fs.and_then(|root| root.layers).unwrap_or_default();
     history.reverse();
     let mut entries: Vec<(u64, bool)> =
         history.iter().map(|entry| (bytes(entry.size), is_setting(&entry.created_by))).collect();
-    let mut spare = entries.len().saturating_sub(digests.len());
+    let mut surplus = entries.len().saturating_sub(digests.len());
     for sure in [true, false] {
         entries.retain(|&(bytes, setting)| {
-            let no_layer = spare > 0 && bytes == 0 && (setting || !sure);
-            spare -= usize::from(no_layer);
+            let no_layer = surplus > 0 && bytes == 0 && (setting || !sure);
+            surplus -= usize::from(no_layer);
             !no_layer
         });
     }
     let sizes = entries.into_iter().map(|(bytes, _)| bytes).chain(std::iter::repeat(0));
     let mut layers: Vec<Layer> =
         digests.into_iter().zip(sizes).map(|(digest, bytes)| Layer { digest, bytes }).collect();
-    let told: u64 = layers.iter().map(|layer| layer.bytes).sum();
+    let known: u64 = layers.iter().map(|layer| layer.bytes).sum();
     if let Some(lowest) = layers.first_mut() {
-        lowest.bytes += bytes(image.size.unwrap_or_default()).saturating_sub(told);
+        lowest.bytes += bytes(image.size.unwrap_or_default()).saturating_sub(known);
     }
     layers
 }
@@ -91,11 +91,11 @@ mod tests {
         ];
         assert_eq!(sizes(4, 123, &entries), [100, 0, 20, 3]);
         let idle = [("", 100), ("/bin/sh -c true", 0), ("/bin/sh -c make", 3)];
-        assert_eq!(sizes(2, 103, &idle), [100, 3], "a command that changed nothing has left no layer");
+        assert_eq!(sizes(2, 103, &idle), [100, 3], "a command without changes leaves no layer");
     }
 
     #[test]
-    fn what_no_history_tells_is_the_lowest() {
+    fn bytes_without_a_known_layer_count_as_the_lowest() {
         assert_eq!(sizes(3, 50, &[]), [50, 0, 0]);
         assert_eq!(sizes(2, 50, &[("", 30), ("", 10), ("", 10)]), [40, 10]);
         assert_eq!(sizes(0, 0, &[("", 0)]), Vec::<u64>::new());

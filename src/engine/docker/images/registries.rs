@@ -1,7 +1,7 @@
-//! Signing in at registries: whose credentials an image needs, and how the engine is told them.
+//! Credentials for registries.
 //!
-//! They are read for each pull and each build, and go to the engine in a header of that one request. The engine sends
-//! them to the registry that they are for, and to no other.
+//! Credentials are read for each pull and each build, and sent to the engine in a header of that one request. The
+//! engine sends them only to the registry that they are for.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -10,15 +10,15 @@ use bollard::{BollardRequest, Docker};
 
 use crate::images::credentials::{Credentials, CredentialsError, Secret};
 
-/// Has the images whose names begin with no host.
+/// The registry of images whose names begin with no host.
 const DOCKER_HUB: &str = "docker.io";
-/// What an engine calls it in the credentials of a build.
+/// The engine's key for Docker Hub in the credentials of a build.
 const DOCKER_HUB_KEY: &str = "https://index.docker.io/v1/";
 
-/// The headers that credentials are sent in.
+/// The headers that contain credentials.
 const HEADERS: [&str; 2] = ["x-registry-auth", "x-registry-config"];
 
-/// The credentials for registries, by their hosts.
+/// The credentials for registries, by host.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Registries(BTreeMap<String, Credentials>);
 
@@ -29,10 +29,10 @@ impl FromIterator<(String, Credentials)> for Registries {
 }
 
 impl Registries {
-    /// For the registry of one image.
-    pub(super) async fn sign_in(&self, image: &str) -> Result<SignIn, NoSignIn> {
+    /// Reads the credentials for the registry of an image.
+    pub(super) async fn sign_in(&self, image: &str) -> Result<SignIn, SignInError> {
         let registry = host(image);
-        let failed = |error| NoSignIn { registry: registry.clone(), error };
+        let failed = |error| SignInError { registry: registry.clone(), error };
         let secret = match self.0.get(&registry) {
             Some(credentials) => credentials.read().await.map_err(failed)?,
             None => None,
@@ -40,28 +40,29 @@ impl Registries {
         Ok(SignIn { registry, secret })
     }
 
-    /// For whichever images a build may start from. One registry whose credentials cannot be had is no reason to refuse
-    /// a build that may not need it.
-    pub(super) async fn sign_in_everywhere(&self) -> Vec<SignIn> {
+    /// Reads the credentials for all registries, because a build may start from any image. A registry with unreadable
+    /// credentials is left out: the build may not need it.
+    pub(super) async fn sign_in_all(&self) -> Vec<SignIn> {
         let mut all = Vec::new();
         for (registry, credentials) in &self.0 {
             match credentials.read().await {
                 Ok(secret) => all.push(SignIn { registry: registry.clone(), secret }),
-                Err(error) => tracing::warn!(registry, %error, "a build goes on without signing in at a registry"),
+                Err(error) => tracing::warn!(registry, %error, "building without credentials of a registry"),
             }
         }
         all
     }
 }
 
+/// Credentials that cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[error("registry {registry}: {error}")]
-pub(super) struct NoSignIn {
+pub(super) struct SignInError {
     pub(super) registry: String,
     error: CredentialsError,
 }
 
-/// What there is to show to one registry.
+/// A registry with its credentials, if any are configured.
 #[derive(Debug)]
 pub(super) struct SignIn {
     pub(super) registry: String,
@@ -79,19 +80,19 @@ impl SignIn {
         })
     }
 
-    pub(super) fn struck_from(&self, said: &str) -> String {
-        self.secret.as_ref().map_or_else(|| said.to_owned(), |secret| secret.struck_from(said))
+    pub(super) fn redact(&self, message: &str) -> String {
+        self.secret.as_ref().map_or_else(|| message.to_owned(), |secret| secret.redact(message))
     }
 
-    /// Why the registry does not give an image, from what the engine says about it.
-    pub(super) fn explain(&self, said: &str) -> String {
-        let (registry, said) = (&self.registry, self.struck_from(said));
+    /// Returns the engine's message about a failed pull, with the state of the credentials if it is about them.
+    pub(super) fn explain(&self, message: &str) -> String {
+        let (registry, message) = (&self.registry, self.redact(message));
         match &self.secret {
-            _ if !is_about_credentials(&said) => said,
+            _ if !is_about_credentials(&message) => message,
             Some(_) => {
-                format!("registry {registry} does not accept the credentials that are configured for it: {said}")
+                format!("registry {registry} does not accept the credentials that are configured for it: {message}")
             }
-            None => format!("registry {registry} may want credentials, and none are configured for it: {said}"),
+            None => format!("registry {registry} may require credentials, and none are configured for it: {message}"),
         }
     }
 
@@ -100,13 +101,14 @@ impl SignIn {
     }
 }
 
-/// By registry, as a build takes them.
-pub(super) fn all_of(signed_in: &[SignIn]) -> HashMap<String, DockerCredentials> {
+/// Returns the credentials by registry, in the form that a build takes.
+pub(super) fn credentials_by_registry(signed_in: &[SignIn]) -> HashMap<String, DockerCredentials> {
     signed_in.iter().filter_map(|it| Some((it.key().to_owned(), it.credentials()?))).collect()
 }
 
-/// A client whose credentials arrive: engines read them in the alphabet of addresses, bollard writes them in the usual
-/// one, and an engine that cannot read them goes on without. Nor are they part of what is shown of a request.
+/// Returns a client that encodes credentials for the engine. Engines expect URL-safe base64, bollard writes standard
+/// base64, and an engine ignores credentials that it cannot decode. The headers are marked sensitive, so that no log
+/// shows them.
 pub(super) fn client(docker: &Docker) -> Docker {
     docker.clone().with_request_modifier(|mut request: BollardRequest| {
         for name in HEADERS {
@@ -122,7 +124,7 @@ pub(super) fn client(docker: &Docker) -> Docker {
     })
 }
 
-/// The registry that an image is at: what its name begins with, if that can be nothing but a host.
+/// Returns the registry of an image: the first part of its name if that is a host.
 fn host(image: &str) -> String {
     let is_host = |first: &&str| first.contains(['.', ':']) || *first == "localhost";
     let first = image.split_once('/').map(|(first, _)| first).filter(is_host);
@@ -133,11 +135,11 @@ fn host(image: &str) -> String {
     }
 }
 
-/// Engines tell it in words alone, and registries choose them.
-fn is_about_credentials(said: &str) -> bool {
-    let said = said.to_ascii_lowercase();
+/// Engines report it in the message only, in the words of the registry.
+fn is_about_credentials(message: &str) -> bool {
+    let message = message.to_ascii_lowercase();
     let words = ["unauthorized", "no basic auth credentials", "authentication required", "denied", "forbidden"];
-    words.iter().any(|word| said.contains(word))
+    words.iter().any(|word| message.contains(word))
 }
 
 #[cfg(test)]
@@ -168,18 +170,18 @@ mod tests {
         let gone = Credentials::File(directory.path().join("gone"));
         let registries: Registries =
             [("a.local".to_owned(), Credentials::File(file)), ("b.local".to_owned(), gone)].into_iter().collect();
-        let here = registries.sign_in("a.local/x").await.unwrap();
-        assert_eq!(here.credentials().and_then(|it| it.password).as_deref(), Some("pa55word"));
-        assert!(!format!("{here:?}").contains("pa55word"));
+        let signed_in = registries.sign_in("a.local/x").await.unwrap();
+        assert_eq!(signed_in.credentials().and_then(|it| it.password).as_deref(), Some("pa55word"));
+        assert!(!format!("{signed_in:?}").contains("pa55word"));
         assert!(registries.sign_in("c.local/x").await.unwrap().credentials().is_none());
         let failure = registries.sign_in("b.local/x").await.unwrap_err().to_string();
         assert!(failure.contains("b.local") && failure.contains("gone"), "{failure}");
-        let everywhere = all_of(&registries.sign_in_everywhere().await);
-        assert_eq!(everywhere.keys().collect::<Vec<_>>(), ["a.local"], "a build goes on without the other");
+        let all = credentials_by_registry(&registries.sign_in_all().await);
+        assert_eq!(all.keys().collect::<Vec<_>>(), ["a.local"], "a build goes on without the other");
     }
 
     #[test]
-    fn a_refusal_says_whether_credentials_were_shown() {
+    fn a_refusal_names_missing_credentials() {
         let signed_in = SignIn { registry: "a.local".into(), secret: None };
         assert!(signed_in.explain("Head …: no basic auth credentials").contains("none are configured"));
         let unrelated = "Get http://a.local:4013/v2/: connection refused";

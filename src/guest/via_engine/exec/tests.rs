@@ -1,4 +1,4 @@
-//! Commands whose stream breaks, or that the engine cannot tell of, on an engine that only pretends.
+//! Tests of commands whose stream breaks, or whose state the engine cannot report, on a fake engine.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
@@ -8,15 +8,15 @@ use sandbox_init::wire::{Request, Usage};
 use sandboxd_actors::domain::ids::{ContainerId, SessionId};
 
 use super::*;
-use crate::engine::guest::{Archive, EngineGuest, Surroundings, Upload};
+use crate::engine::guest::{Archive, CommandDefaults, EngineGuest, Upload};
 use crate::guest::stream::{GuestStream, GuestStreamError};
 use crate::guest::{Entrance, GuestsViaEngine};
 
-/// Runs one command without end, whose stream breaks at once.
+/// An engine that runs one endless command, whose stream breaks at once.
 struct Breaking {
     looks: AtomicUsize,
-    /// So many looks fail before one tells anything.
-    silent: usize,
+    /// The number of checks that fail at first.
+    failing: usize,
 }
 
 #[async_trait]
@@ -28,7 +28,7 @@ impl EngineGuest for Breaking {
     }
 
     async fn look(&self, _: &str) -> Result<Look, GuestError> {
-        if self.looks.fetch_add(1, Ordering::Relaxed) < self.silent {
+        if self.looks.fetch_add(1, Ordering::Relaxed) < self.failing {
             return Err(GuestError::Engine("timed out".into()));
         }
         Ok(Look { process: Some(4242), exit_code: None })
@@ -50,7 +50,7 @@ impl EngineGuest for Breaking {
         Err(GuestError::NotFound)
     }
 
-    async fn surroundings(&self, _: &ContainerId) -> Result<Surroundings, GuestError> {
+    async fn command_defaults(&self, _: &ContainerId) -> Result<CommandDefaults, GuestError> {
         Err(GuestError::NotFound)
     }
 }
@@ -59,19 +59,19 @@ struct Broken {
     engine: Arc<Breaking>,
     guests_via_engine: GuestsViaEngine,
     session: SessionId,
-    conversation: GuestStream,
+    stream: GuestStream,
 }
 
-/// A command that has begun, on an engine whose stream of it breaks.
+/// Starts a command on an engine whose stream of it breaks.
 async fn broken(timeout: Option<u64>) -> Broken {
-    let mut broken = asked_for(timeout, 0).await;
-    assert!(matches!(broken.conversation.reader.next_event().await, Ok(Event::Started { id: 1 })));
+    let mut broken = requested(timeout, 0).await;
+    assert!(matches!(broken.stream.reader.next_event().await, Ok(Event::Started { id: 1 })));
     broken
 }
 
-/// The same command, before it is known to have begun.
-async fn asked_for(timeout: Option<u64>, silent: usize) -> Broken {
-    let engine = Arc::new(Breaking { looks: AtomicUsize::new(0), silent });
+/// Requests the same command, and does not wait until it has begun.
+async fn requested(timeout: Option<u64>, failing: usize) -> Broken {
+    let engine = Arc::new(Breaking { looks: AtomicUsize::new(0), failing });
     let guests_via_engine = GuestsViaEngine::new(engine.clone(), "/nonexistent".into());
     let session = SessionId::random();
     let container = ContainerId::new("c".repeat(64));
@@ -86,13 +86,13 @@ async fn asked_for(timeout: Option<u64>, silent: usize) -> Broken {
         input: false,
         detached: false,
     };
-    let conversation = via_engine.open_stream(&Request::Run { command }).await.expect("a conversation");
-    Broken { engine, guests_via_engine, session, conversation }
+    let stream = via_engine.open_stream(&Request::Run { command }).await.expect("a stream");
+    Broken { engine, guests_via_engine, session, stream }
 }
 
-/// What the command fails with. The pretended process cannot be killed, and that this was tried shows.
-async fn failure(conversation: &mut GuestStream) -> (i32, String) {
-    match conversation.reader.next_event().await {
+/// Returns the failure of the command. The fake process cannot be killed, and the message shows that a kill was tried.
+async fn failure(stream: &mut GuestStream) -> (i32, String) {
+    match stream.reader.next_event().await {
         Err(GuestStreamError::Failed(failure)) => {
             (failure.errno, String::from_utf8_lossy(&failure.message.0).into_owned())
         }
@@ -100,13 +100,13 @@ async fn failure(conversation: &mut GuestStream) -> (i32, String) {
     }
 }
 
-const NOT_KILLED: &str =
-    "the engine cannot end commands, and nor can we: process 4242 of the engine cannot be seen from here";
+const NOT_KILLED: &str = "the engine cannot kill commands, and neither can the service: \
+    process 4242 of the engine is not visible on this host";
 
 #[tokio::test]
-async fn a_broken_stream_leaves_the_time_out_in_force_and_looks_ever_less_often() {
+async fn a_broken_stream_leaves_the_time_out_in_force_and_checks_back_off() {
     let mut broken = broken(Some(700)).await;
-    assert_eq!(failure(&mut broken.conversation).await, (Errno::NOSYS.raw_os_error(), NOT_KILLED.to_owned()));
+    assert_eq!(failure(&mut broken.stream).await, (Errno::NOSYS.raw_os_error(), NOT_KILLED.to_owned()));
     let looks = broken.engine.looks.load(Ordering::Relaxed);
     assert!(looks < 20, "{looks} looks");
 }
@@ -118,14 +118,14 @@ async fn a_broken_stream_leaves_the_kill_in_force() {
     while broken.engine.looks.load(Ordering::Relaxed) < 4 {
         tokio::task::yield_now().await;
     }
-    broken.conversation.writer.control(&Control::Kill {}).await.expect("sent");
-    assert_eq!(failure(&mut broken.conversation).await, (Errno::NOSYS.raw_os_error(), NOT_KILLED.to_owned()));
+    broken.stream.writer.control(&Control::Kill {}).await.expect("sent");
+    assert_eq!(failure(&mut broken.stream).await, (Errno::NOSYS.raw_os_error(), NOT_KILLED.to_owned()));
 }
 
 #[tokio::test]
-async fn a_command_that_runs_on_after_its_stream_broke_is_told_of_and_stays_known() {
+async fn a_command_that_runs_on_after_its_stream_broke_is_reported_and_stays_listed() {
     let mut broken = broken(None).await;
-    let (errno, message) = failure(&mut broken.conversation).await;
+    let (errno, message) = failure(&mut broken.stream).await;
     assert_eq!(errno, Errno::NOTCONN.raw_os_error());
     assert!(message.contains("reset by peer") && message.contains("still runs"), "{message}");
     let known = broken.guests_via_engine.commands(broken.session);
@@ -133,32 +133,33 @@ async fn a_command_that_runs_on_after_its_stream_broke_is_told_of_and_stays_know
 }
 
 #[tokio::test]
-async fn a_first_look_that_fails_is_repeated() {
-    let mut asked_for = asked_for(None, 3).await;
-    let event = asked_for.conversation.reader.next_event().await;
+async fn a_failed_first_check_is_repeated() {
+    let mut requested = requested(None, 3).await;
+    let event = requested.stream.reader.next_event().await;
     assert!(matches!(event, Ok(Event::Started { id: 1 })), "{event:?}");
-    assert_eq!(asked_for.guests_via_engine.commands(asked_for.session).len(), 1);
+    assert_eq!(requested.guests_via_engine.commands(requested.session).len(), 1);
 }
 
 #[tokio::test]
-async fn a_command_that_is_given_up_is_killed_once_it_has_a_process() {
-    // Pauses double from 5 ms, so that the ninth look is the first past the limit: the tenth and eleventh fail as well.
-    let silent = 11;
-    let mut asked_for = asked_for(None, silent).await;
-    let (errno, message) = failure(&mut asked_for.conversation).await;
+async fn a_cancelled_command_is_killed_once_it_has_a_process() {
+    // Delays double from 5 ms, so that the ninth check is the first past the limit. The tenth and eleventh fail as
+    // well.
+    let failing = 11;
+    let mut requested = requested(None, failing).await;
+    let (errno, message) = failure(&mut requested.stream).await;
     assert_eq!(errno, Errno::NOTCONN.raw_os_error());
     assert!(message.contains("timed out"), "{message}");
-    // The look that tells of its process, and the one right before its process is reached for.
-    let looks = || asked_for.engine.looks.load(Ordering::Relaxed);
-    while looks() < silent + 2 {
-        tokio::time::sleep(PAUSE).await;
+    // The check that reports the process, and the one right before the kill.
+    let looks = || requested.engine.looks.load(Ordering::Relaxed);
+    while looks() < failing + 2 {
+        tokio::time::sleep(MIN_DELAY).await;
     }
-    tokio::time::sleep(10 * PAUSE).await;
-    assert_eq!(looks(), silent + 2, "there is an end to it");
+    tokio::time::sleep(10 * MIN_DELAY).await;
+    assert_eq!(looks(), failing + 2, "the checks end");
 }
 
 #[test]
-fn a_kill_for_want_of_memory_is_told_from_others() {
+fn an_oom_kill_is_distinguished_from_other_kills() {
     let file = tempfile::NamedTempFile::new().expect("a file");
     std::fs::write(file.path(), "oom_kill 1\n").expect("written");
     let starved = MemoryGroup::since(file.path(), 0);

@@ -1,4 +1,4 @@
-//! Whatever is asked, in whatever order engine and journal answer and fail: the promises of the lifecycle hold.
+//! Checks the guarantees of the lifecycle under requests, answers and failures in any order.
 
 mod world;
 
@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use super::*;
 use world::World;
 
-/// One thing that happens. What cannot happen at the moment does not.
+/// One step of a test. An impossible step is skipped.
 #[derive(Debug, Clone, Copy)]
 enum Step {
     Create {
@@ -17,7 +17,7 @@ enum Step {
     Get,
     Delete,
     /// With a snapshot first.
-    DeleteKeeping,
+    DeleteWithSnapshot,
     Snapshot,
     Renew(Duration),
     Touch,
@@ -26,27 +26,27 @@ enum Step {
         duration: Duration,
         durable: bool,
     },
-    /// A command is started, or goes on.
+    /// A command starts or continues.
     Work(Duration),
     Release {
         nth: usize,
     },
     Wait(Duration),
-    /// The reaper tells of a deadline: when it has come, or once more for no reason.
+    /// The reaper reports a deadline: in time, or too early.
     Due {
         early: bool,
     },
     ClockSteps(i64),
-    /// After the clock has stepped, or for no reason.
-    AskedToWriteDown,
-    /// The launch under way gets as far as a container, or as far as a started one.
+    /// After a clock step, or without reason.
+    FlushRequested,
+    /// The launch under way creates its container, or starts it.
     LaunchProgresses,
     LaunchEnds(LaunchEnd),
     TearDownEnds(End),
     StopEnds(End),
     SwitchEnds(End),
     CommitEnds(End),
-    LookEnds {
+    DiscoveryEnds {
         answered: bool,
     },
     CheckEnds {
@@ -56,16 +56,16 @@ enum Step {
         oldest: bool,
     },
     RestartComes,
-    /// A creation that was given up makes its container after all.
+    /// An abandoned create call creates its container after all.
     StragglerActs,
     StragglerEnds,
     ContainerDies,
     ContainerVanishes,
-    /// Somebody pauses it, or lets it go on, past the service.
+    /// Another client of the engine pauses or resumes the container.
     ContainerIsSwitched,
-    /// The engine tells of an event, true or not.
-    Stirs,
-    /// A listing is told of that may be older than what is known.
+    /// The engine reports an event, with or without a change.
+    EngineEvent,
+    /// A listing arrives that may be outdated.
     Listed {
         up_to_date: bool,
     },
@@ -74,7 +74,7 @@ enum Step {
     },
     DiskIsFull,
     WriteTimesOut,
-    /// An answer to what an earlier generation asked for comes once more.
+    /// An answer of an earlier generation arrives again.
     OldAnswerComes {
         nth: usize,
     },
@@ -88,25 +88,25 @@ enum Step {
 enum LaunchEnd {
     Succeeds,
     Fails,
-    /// It was carried out as far as it got, and nobody can tell.
+    /// The call was executed, but its answer is lost.
     IsLost,
-    /// The creation is still under way.
+    /// The create call is still under way.
     IsGivenUp,
-    /// The name is held by a live sandbox that nobody here knew of.
+    /// A live, previously unknown sandbox holds the name.
     Finds {
         other_agent: bool,
     },
 }
 
-/// How a call to the engine ends.
+/// How an engine call ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum End {
     Succeeds,
     Fails,
-    SucceedsUnheard,
+    SucceedsWithoutAnswer,
 }
 
-/// What there is when the chat's actor starts, and what its profile says.
+/// The state at the start of the chat's actor, and the settings of its profile.
 #[derive(Debug, Clone, Copy)]
 struct Beginning {
     container: Option<ContainerState>,
@@ -118,9 +118,9 @@ struct Beginning {
 
 #[derive(Debug, Clone, Copy)]
 enum Known {
-    /// That there is nothing.
-    Nothing,
-    /// The chat has to look.
+    /// The chat has no container.
+    Absent,
+    /// The chat must discover its container.
     Unknown,
     Listed,
 }
@@ -133,13 +133,13 @@ fn beginnings() -> impl Strategy<Value = Beginning> {
         1 => Just(ended()),
     ];
     let status = prop::sample::select(&Status::ALL[..]);
-    let known = prop_oneof![4 => Just(Known::Nothing), 2 => Just(Known::Unknown), 2 => Just(Known::Listed)];
+    let known = prop_oneof![4 => Just(Known::Absent), 2 => Just(Known::Unknown), 2 => Just(Known::Listed)];
     let on_expire = prop::sample::select(vec![OnExpire::Delete, OnExpire::Stop, OnExpire::Pause, OnExpire::Snapshot]);
     let restart = prop::sample::select(vec![Restart::Never, Restart::OnFailure]);
     (prop::option::of(state), prop::option::of(status), known, on_expire, restart).prop_map(
         |(container, record, known, on_expire, restart)| {
-            let nothing = matches!(known, Known::Nothing);
-            let (container, record) = if nothing { (None, None) } else { (container, record) };
+            let absent = matches!(known, Known::Absent);
+            let (container, record) = if absent { (None, None) } else { (container, record) };
             Beginning { container, record, known, on_expire, restart }
         },
     )
@@ -152,7 +152,7 @@ fn callers() -> impl Strategy<Value = Step> {
         6 => prop::bool::weighted(0.2).prop_map(|other_agent| Step::Create { other_agent }),
         1 => Just(Step::Get),
         2 => Just(Step::Delete),
-        2 => Just(Step::DeleteKeeping),
+        2 => Just(Step::DeleteWithSnapshot),
         2 => Just(Step::Snapshot),
         2 => prop::sample::select(durations.clone()).prop_map(Step::Renew),
         1 => Just(Step::Touch),
@@ -171,7 +171,7 @@ fn engine() -> impl Strategy<Value = Step> {
         1 => Just(LaunchEnd::IsGivenUp),
         1 => prop::bool::weighted(0.3).prop_map(|other_agent| LaunchEnd::Finds { other_agent }),
     ];
-    let end = || prop_oneof![5 => Just(End::Succeeds), 2 => Just(End::Fails), 1 => Just(End::SucceedsUnheard)];
+    let end = || prop_oneof![5 => Just(End::Succeeds), 2 => Just(End::Fails), 1 => Just(End::SucceedsWithoutAnswer)];
     prop_oneof![
         4 => Just(Step::LaunchProgresses),
         6 => launch_end.prop_map(Step::LaunchEnds),
@@ -179,14 +179,14 @@ fn engine() -> impl Strategy<Value = Step> {
         2 => end().prop_map(Step::StopEnds),
         4 => end().prop_map(Step::SwitchEnds),
         4 => end().prop_map(Step::CommitEnds),
-        2 => prop::bool::weighted(0.7).prop_map(|answered| Step::LookEnds { answered }),
+        2 => prop::bool::weighted(0.7).prop_map(|answered| Step::DiscoveryEnds { answered }),
         3 => prop::bool::weighted(0.8).prop_map(|answered| Step::CheckEnds { answered }),
         1 => Just(Step::StragglerActs),
         1 => Just(Step::StragglerEnds),
         2 => Just(Step::ContainerDies),
         1 => Just(Step::ContainerVanishes),
         1 => Just(Step::ContainerIsSwitched),
-        2 => Just(Step::Stirs),
+        2 => Just(Step::EngineEvent),
         1 => any::<bool>().prop_map(|up_to_date| Step::Listed { up_to_date }),
         2 => (0usize..20).prop_map(|nth| Step::OldAnswerComes { nth }),
     ]
@@ -200,7 +200,7 @@ fn time() -> impl Strategy<Value = Step> {
         3 => any::<bool>().prop_map(|oldest| Step::TimerRings { oldest }),
         3 => Just(Step::RestartComes),
         1 => prop::sample::select(vec![-3600, -10, 10, 3600]).prop_map(Step::ClockSteps),
-        1 => Just(Step::AskedToWriteDown),
+        1 => Just(Step::FlushRequested),
     ]
 }
 
@@ -224,7 +224,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 1024, ..ProptestConfig::default() })]
 
     #[test]
-    fn the_promises_hold_in_any_order(
+    fn the_guarantees_hold_in_any_order(
         beginning in beginnings(),
         steps in prop::collection::vec(steps(), 1..80),
         settles_first: bool,
@@ -235,12 +235,12 @@ proptest! {
         }
         if settles_first {
             world.settle();
-            world.assert_everybody_is_answered();
-            world.assert_everything_agrees();
+            world.assert_all_answered();
+            world.assert_agreement();
         }
         world.take(Step::Delete);
         world.settle();
-        world.assert_everybody_is_answered();
-        world.assert_nothing_is_left();
+        world.assert_all_answered();
+        world.assert_all_removed();
     }
 }

@@ -12,7 +12,7 @@ fn create_without_a_sandbox_launches_one() {
     assert_eq!(created.sandbox.container, Some(container));
     assert_eq!((created.sandbox.status, created.sandbox.reason), (Status::Running, Reason::Ready));
     assert_eq!(created.sandbox.expires_at, noon() + request().ttl());
-    stage.assert_nothing_is_open();
+    stage.assert_no_open_effects();
 }
 
 #[test]
@@ -22,7 +22,7 @@ fn creates_during_a_launch_join_it() {
     stage.launch_succeeds();
     let created = creates.map(|create| stage.created(create));
     assert!(created.iter().all(|other| *other == created[0]), "{created:?}");
-    stage.assert_nothing_is_open();
+    stage.assert_no_open_effects();
 }
 
 #[test]
@@ -33,7 +33,7 @@ fn a_create_that_differs_from_the_one_under_way_is_refused() {
     assert_eq!(stage.conflict(other), ["agent_id"]);
     stage.launch_succeeds();
     stage.created(first);
-    stage.assert_nothing_is_open();
+    stage.assert_no_open_effects();
 }
 
 #[test]
@@ -47,11 +47,11 @@ fn create_on_a_running_sandbox_returns_it_and_counts_as_activity() {
     assert_eq!(reused.sandbox.session, before.session);
     assert_eq!(reused.sandbox.expires_at, before.expires_at, "only the idle deadline moves");
     assert_eq!(reused.sandbox.last_activity_at, stage.now);
-    stage.assert_nothing_is_open();
+    stage.assert_no_open_effects();
 }
 
 #[test]
-fn a_conflict_names_every_field_that_differs_and_starts_nothing() {
+fn a_conflict_names_every_field_that_differs_and_starts_no_launch() {
     let mut stage = Stage::running();
     let mut other = from_another_agent();
     other.volume = Some(HostPath::from_canonical(Path::new("/data/another")).unwrap());
@@ -62,7 +62,7 @@ fn a_conflict_names_every_field_that_differs_and_starts_nothing() {
     other.profile_named = true;
     let named = stage.create_with(other);
     assert_eq!(stage.conflict(named), ["agent_id", "volume_host_path", "profile"]);
-    stage.assert_nothing_is_open();
+    stage.assert_no_open_effects();
 }
 
 #[test]
@@ -99,7 +99,7 @@ fn create_past_the_absolute_deadline_replaces() {
     let old = stage.seen().unwrap();
     stage.wait(request().ttl());
     let create = stage.create();
-    assert_eq!(stage.open.len(), 1, "nothing is launched while the old one is there: {:?}", stage.open);
+    assert_eq!(stage.open.len(), 1, "no launch before the old one is removed: {:?}", stage.open);
     assert_eq!(stage.tear_down_succeeds(), old.container);
     stage.launch_succeeds();
     let created = stage.created(create);
@@ -126,7 +126,7 @@ fn create_past_the_idle_deadline_replaces() {
 }
 
 #[test]
-fn an_expired_sandbox_is_replaced_whoever_it_belonged_to() {
+fn an_expired_sandbox_of_any_agent_is_replaced() {
     let mut stage = Stage::running();
     stage.wait(request().ttl());
     let create = stage.create_with(from_another_agent());
@@ -172,7 +172,7 @@ fn the_life_of_a_sandbox_that_follows_another_begins_with_its_own_launch() {
 }
 
 #[test]
-fn a_failed_launch_that_left_nothing_is_answered_at_once() {
+fn a_failed_launch_without_leftovers_is_answered_at_once() {
     let mut stage = Stage::absent();
     let creates = [stage.create(), stage.create()];
     stage.launch_fails(Remains::Nothing);
@@ -198,7 +198,7 @@ fn a_failed_launch_removes_its_container_before_it_is_answered() {
 }
 
 #[test]
-fn a_failed_launch_that_may_have_left_something_removes_whatever_has_the_name() {
+fn a_failed_launch_with_possible_leftovers_removes_by_name() {
     let mut stage = Stage::absent();
     let create = stage.create();
     stage.launch_fails(Remains::Perhaps);
@@ -209,15 +209,15 @@ fn a_failed_launch_that_may_have_left_something_removes_whatever_has_the_name() 
 }
 
 #[test]
-fn a_chat_does_not_rest_before_the_creation_it_gave_up_has_ended() {
+fn a_chat_is_not_idle_before_its_abandoned_creation_has_ended() {
     let mut stage = Stage::absent();
     let create = stage.create();
     stage.launch_fails(Remains::Straggler);
     assert_eq!(stage.tear_down_succeeds(), None);
-    assert_eq!(stage.start_failure(create), StartFailure::NoAddress, "nobody waits for the straggler");
+    assert_eq!(stage.start_failure(create), StartFailure::NoAddress, "no caller waits for the straggler");
     assert!(!stage.lifecycle.is_idle());
     assert!(!stage.lifecycle.is_settled());
-    stage.tell(Event::StragglerEnded);
+    stage.send(Event::StragglerEnded);
     stage.assert_idle();
 }
 
@@ -230,9 +230,9 @@ fn a_create_does_not_wait_for_an_older_creation_that_was_given_up() {
     let create = stage.create();
     stage.launch_succeeds();
     stage.created(create);
-    stage.tell(Event::StragglerEnded);
+    stage.send(Event::StragglerEnded);
     assert_eq!(stage.seen().unwrap().status, Status::Running);
-    stage.assert_nothing_is_open();
+    stage.assert_no_open_effects();
 }
 
 #[test]
@@ -273,7 +273,7 @@ fn a_launch_that_finds_a_live_sandbox_of_the_chat_hands_that_one_out() {
     let steps: Vec<_> = stage.history.iter().map(|t| (t.from, t.to)).collect();
     let running = Some(Status::Running);
     assert_eq!(steps, [(None, Some(Status::Creating)), (Some(Status::Creating), None), (None, running)]);
-    stage.assert_nothing_is_open();
+    stage.assert_no_open_effects();
 }
 
 #[test]
@@ -282,8 +282,8 @@ fn a_launch_that_finds_a_live_sandbox_of_another_agent_is_a_conflict() {
     let create = stage.create_with(from_another_agent());
     stage.launch_finds(found(ContainerState::Running));
     assert_eq!(stage.conflict(create), ["agent_id"]);
-    assert_eq!(stage.seen().unwrap().agent, request().agent, "and the one that was found is kept");
-    stage.assert_nothing_is_open();
+    assert_eq!(stage.seen().unwrap().agent, request().agent, "and the found sandbox stays");
+    stage.assert_no_open_effects();
 }
 
 #[test]
@@ -299,28 +299,28 @@ fn a_launch_that_finds_an_expired_sandbox_replaces_it() {
 }
 
 #[test]
-fn a_container_from_a_launch_of_another_time_is_discarded_and_changes_nothing() {
+fn a_container_of_an_outdated_launch_is_removed_and_ignored() {
     let mut stage = Stage::absent();
     stage.create();
     let (stale, _) = stage.launch();
     let failed = LaunchFailure { failure: StartFailure::NoAddress, remains: Remains::Nothing };
-    stage.tell(Event::Launched { generation: stale, result: Err(failed) });
+    stage.send(Event::Launched { generation: stale, result: Err(failed) });
     let create = stage.create();
 
     let late = stage.started();
-    stage.tell(Event::Launched { generation: stale, result: late });
+    stage.send(Event::Launched { generation: stale, result: late });
     let left = Remains::Container(ContainerId::new("left"));
     let late = LaunchFailure { failure: StartFailure::NoAddress, remains: left };
-    stage.tell(Event::Launched { generation: stale, result: Err(late) });
+    stage.send(Event::Launched { generation: stale, result: Err(late) });
     assert!(stage.is_waiting(create));
     for container in ["container-1", "left"] {
-        let discarded = stage.take("discard", |effect| match effect {
-            Effect::Discard { container } => Some(container.clone()),
+        let removed = stage.take("removal", |effect| match effect {
+            Effect::RemoveContainer { container } => Some(container.clone()),
             _ => None,
         });
-        assert_eq!(discarded.as_str(), container);
+        assert_eq!(removed.as_str(), container);
     }
     stage.launch_succeeds();
     assert_eq!(stage.created(create).sandbox.container, Some(ContainerId::new("container-2")));
-    stage.assert_nothing_is_open();
+    stage.assert_no_open_effects();
 }

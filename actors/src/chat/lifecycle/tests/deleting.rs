@@ -1,4 +1,4 @@
-//! Deletes, and gets, which are answered whatever goes on.
+//! Deletes, and gets, which are answered in every phase.
 
 use super::*;
 
@@ -11,7 +11,7 @@ fn delete_without_a_sandbox_finds_none() {
 }
 
 #[test]
-fn delete_ends_a_sandbox_gracefully_and_names_what_it_removed() {
+fn delete_ends_a_sandbox_gracefully_and_names_the_container() {
     let mut stage = Stage::running();
     let sandbox = stage.seen().unwrap();
     let delete = stage.delete();
@@ -19,7 +19,7 @@ fn delete_ends_a_sandbox_gracefully_and_names_what_it_removed() {
     assert!(graceful);
     assert_eq!(container, sandbox.container);
     assert!(stage.is_waiting(delete));
-    stage.tell(Event::TornDown { generation, result: Ok(()) });
+    stage.send(Event::TornDown { generation, result: Ok(()) });
     let deleted = Deletion::Deleted { session: sandbox.session, container: sandbox.container, snapshot: None };
     assert_eq!(stage.delete_answer(delete), Ok(deleted));
     stage.assert_idle();
@@ -48,31 +48,31 @@ fn deletes_join() {
 }
 
 #[test]
-fn delete_during_create_cancels_it_and_removes_what_it_made() {
+fn delete_during_create_cancels_it_and_removes_its_container() {
     let mut stage = Stage::absent();
     let creates = [stage.create(), stage.create()];
     let planned = stage.seen().unwrap();
     let delete = stage.delete();
     let (launching, _) = stage.launch();
     assert_eq!(stage.cancel(), launching);
-    stage.assert_nothing_is_open();
+    stage.assert_no_open_effects();
     assert_eq!(stage.seen().unwrap().status, Status::Deleting);
 
     let container = ContainerId::new("half made");
     let remains = Remains::Container(container.clone());
     let cancelled = LaunchFailure { failure: StartFailure::Deleted, remains };
-    stage.tell(Event::Launched { generation: launching, result: Err(cancelled) });
+    stage.send(Event::Launched { generation: launching, result: Err(cancelled) });
     assert!(stage.is_waiting(delete));
     let (generation, removed, graceful) = stage.tear_down();
     assert_eq!((removed, graceful), (Some(container), false));
-    stage.tell(Event::TornDown { generation, result: Ok(()) });
+    stage.send(Event::TornDown { generation, result: Ok(()) });
     assert_eq!(creates.map(|create| stage.start_failure(create)), [StartFailure::Deleted, StartFailure::Deleted]);
     assert_eq!(stage.deleted_session(delete), planned.session);
     stage.assert_idle();
 }
 
 #[test]
-fn delete_during_a_create_that_made_nothing_is_done_when_it_is_cancelled() {
+fn delete_during_a_create_without_a_container_ends_with_the_cancellation() {
     let mut stage = Stage::absent();
     let create = stage.create();
     let delete = stage.delete();
@@ -107,7 +107,7 @@ fn a_cancelled_launch_that_finds_a_live_sandbox_deletes_that_one() {
     stage.launch_finds(found.clone());
     let (generation, container, graceful) = stage.tear_down();
     assert_eq!((container, graceful), (Some(found.container.id), true));
-    stage.tell(Event::TornDown { generation, result: Ok(()) });
+    stage.send(Event::TornDown { generation, result: Ok(()) });
     assert_eq!(stage.start_failure(create), StartFailure::Deleted);
     assert_eq!(stage.deleted_session(delete), found.labels.session);
     stage.assert_idle();
@@ -123,7 +123,7 @@ fn a_cancelled_creation_that_is_still_under_way_is_followed() {
     assert_eq!(stage.tear_down_succeeds(), None);
     stage.deleted_session(delete);
     assert!(!stage.lifecycle.is_idle());
-    stage.tell(Event::StragglerEnded);
+    stage.send(Event::StragglerEnded);
     stage.assert_idle();
 }
 
@@ -140,11 +140,11 @@ fn create_during_delete_follows_it() {
     let created = stage.created(create);
     assert_eq!(created.outcome, Outcome::Created);
     assert_ne!(created.sandbox.session, old.session);
-    stage.assert_nothing_is_open();
+    stage.assert_no_open_effects();
 }
 
 #[test]
-fn whoever_deletes_an_expired_sandbox_and_creates_one_does_not_replace_it() {
+fn a_create_after_a_delete_of_an_expired_sandbox_is_no_replacement() {
     let mut stage = Stage::adopting(&found_expired(ContainerState::Running));
     stage.wait_until_due();
     let delete = stage.delete();
@@ -156,7 +156,7 @@ fn whoever_deletes_an_expired_sandbox_and_creates_one_does_not_replace_it() {
 }
 
 #[test]
-fn delete_create_delete_in_a_row_leaves_nothing() {
+fn delete_create_delete_in_a_row_removes_everything() {
     let mut stage = Stage::running();
     let first = stage.delete();
     let create = stage.create();
@@ -182,7 +182,7 @@ fn create_delete_create_in_a_row_gives_a_second_sandbox() {
     stage.deleted_session(delete);
     stage.launch_succeeds();
     assert_ne!(stage.created(second).sandbox.session, planned.session);
-    stage.assert_nothing_is_open();
+    stage.assert_no_open_effects();
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! What a chat's journal holds: writes queue up in order, and reach the disk when it takes them.
+//! The journal of a chat: writes queue up in order and are committed when the disk accepts them.
 
 use std::collections::VecDeque;
 
@@ -14,23 +14,23 @@ pub(super) struct Disk {
 #[derive(Debug)]
 struct Write {
     entry: Entry,
-    /// Who waits for it, if anybody does.
+    /// The ticket of an acknowledged write.
     ticket: Option<Ticket>,
 }
 
 #[derive(Debug)]
 enum Entry {
     Save(Box<Sandbox>),
-    Forget(SessionId),
+    Remove(SessionId),
     Activity(SessionId, Timestamp),
 }
 
 impl Disk {
-    /// Takes an effect that is a write; gives any other one back.
-    pub(super) fn hand_over(&mut self, effect: Effect) -> Option<Effect> {
+    /// Queues an effect that is a write; returns any other effect.
+    pub(super) fn queue_write(&mut self, effect: Effect) -> Option<Effect> {
         let (entry, ticket) = match effect {
             Effect::Save { ticket, sandbox, .. } => (Entry::Save(sandbox), Some(ticket)),
-            Effect::Forget { ticket, session } => (Entry::Forget(session), Some(ticket)),
+            Effect::RemoveRecord { ticket, session } => (Entry::Remove(session), Some(ticket)),
             Effect::SaveLater(sandbox) => (Entry::Save(sandbox), None),
             Effect::SaveActivity { session, at } => (Entry::Activity(session, at), None),
             other => return Some(other),
@@ -43,13 +43,13 @@ impl Disk {
         self.queue.is_empty()
     }
 
-    /// Takes the oldest write, and says who waits for it.
+    /// Commits the oldest write and returns its ticket.
     pub(super) fn take(&mut self) -> Option<Ticket> {
         let Write { entry, ticket } = self.queue.pop_front()?;
         let of = |session| move |record: &mut Sandbox| record.session == session;
         match entry {
             Entry::Save(sandbox) => self.record = Some(*sandbox),
-            Entry::Forget(session) => drop(self.record.take_if(of(session))),
+            Entry::Remove(session) => drop(self.record.take_if(of(session))),
             Entry::Activity(session, at) => {
                 if let Some(record) = self.record.as_mut().filter(|record| record.session == session) {
                     record.last_activity_at = at;
@@ -59,24 +59,25 @@ impl Disk {
         ticket
     }
 
-    /// There is no room: whoever waits has to be told, and the rest is kept.
+    /// The disk is full: returns the tickets of the acknowledged writes and removes them. Unacknowledged writes stay
+    /// queued.
     pub(super) fn refuse(&mut self) -> Vec<Ticket> {
         let refused = self.queue.iter().filter_map(|write| write.ticket).collect();
         self.queue.retain(|write| write.ticket.is_none());
         refused
     }
 
-    /// Nobody waits any more.
-    pub(super) fn abandon(&mut self) {
+    /// Turns all writes into unacknowledged ones.
+    pub(super) fn drop_tickets(&mut self) {
         self.queue.iter_mut().for_each(|write| write.ticket = None);
     }
 
-    /// What has not got there is lost.
-    pub(super) fn lose(&mut self) {
+    /// Drops all queued writes.
+    pub(super) fn drop_writes(&mut self) {
         self.queue.clear();
     }
 
-    /// The oldest one that is waited for has waited too long. It gets there all the same, some time.
+    /// Times out the oldest acknowledged write. It is still committed later.
     pub(super) fn time_out(&mut self) -> Option<Ticket> {
         self.queue.iter_mut().find_map(|write| write.ticket.take())
     }

@@ -1,11 +1,11 @@
-//! What happens at the end of a sandbox, and what does not happen before.
+//! Expiry: its effects, and no effects before it.
 
 use super::*;
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
-const STOP_AGAIN: Duration = Duration::from_secs(5);
+const STOP_RETRY_DELAY: Duration = Duration::from_secs(5);
 
-/// Sandboxes are stopped at their end, and kept.
+/// Sandboxes are stopped at their expiry, and kept.
 fn stopped_at_the_end() -> Rules {
     rules_with(OnExpire::Stop, Restart::Never)
 }
@@ -33,12 +33,12 @@ fn a_sandbox_at_its_absolute_deadline_is_removed_gracefully() {
     assert_eq!(stage.on_disk().unwrap().status, Status::Deleting, "should the service end now, the next one goes on");
     let (generation, container, graceful) = stage.tear_down();
     assert_eq!((container, graceful), (sandbox.container, true));
-    stage.tell(Event::TornDown { generation, result: Ok(()) });
+    stage.send(Event::TornDown { generation, result: Ok(()) });
     stage.assert_idle();
 }
 
 #[test]
-fn a_sandbox_that_nobody_uses_is_removed_as_idle() {
+fn an_unused_sandbox_is_removed_as_idle() {
     let mut stage = Stage::absent();
     stage.create_with(CreateRequest { idle_timeout: Some(Duration::from_secs(10)), ..request() });
     stage.launch_succeeds();
@@ -56,7 +56,7 @@ fn a_deadline_that_comes_too_early_is_set_again() {
     stage.due();
     assert_eq!(stage.deadline, Some(noon() + request().ttl()));
     assert_eq!(stage.seen().unwrap().status, Status::Running);
-    stage.assert_nothing_is_open();
+    stage.assert_no_open_effects();
 }
 
 #[test]
@@ -73,7 +73,7 @@ fn use_puts_the_idle_deadline_off_when_it_comes() {
 }
 
 #[test]
-fn a_deadline_means_nothing_where_nothing_runs() {
+fn a_deadline_without_a_running_sandbox_is_ignored() {
     let creating = {
         let mut stage = Stage::absent();
         stage.create();
@@ -88,7 +88,7 @@ fn a_deadline_means_nothing_where_nothing_runs() {
 }
 
 #[test]
-fn creates_that_wait_for_a_look_at_the_end_of_a_sandbox_get_the_next_one() {
+fn creates_that_wait_for_a_check_at_the_end_of_a_sandbox_get_the_next_one() {
     for rules in [rules(), stopped_at_the_end()] {
         let mut stage = Stage::running_under(rules);
         stage.wait(request().ttl() - Duration::from_secs(1));
@@ -105,7 +105,7 @@ fn creates_that_wait_for_a_look_at_the_end_of_a_sandbox_get_the_next_one() {
 }
 
 #[test]
-fn creates_that_wait_for_a_look_when_the_sandbox_has_stopped_get_the_next_one() {
+fn creates_that_wait_for_a_check_when_the_sandbox_has_stopped_get_the_next_one() {
     let mut stage = Stage::running_under(stopped_at_the_end());
     stage.wait(request().ttl() - Duration::from_secs(1));
     let create = stage.create();
@@ -115,7 +115,7 @@ fn creates_that_wait_for_a_look_when_the_sandbox_has_stopped_get_the_next_one() 
     stage.launch_succeeds();
     assert_eq!(stage.created(create).outcome, Outcome::Replaced);
     stage.checked(Liveness::Vanished);
-    assert_eq!(stage.seen().unwrap().status, Status::Running, "the look was at the old one");
+    assert_eq!(stage.seen().unwrap().status, Status::Running, "the check was of the old one");
 }
 
 #[test]
@@ -141,7 +141,7 @@ fn a_sandbox_that_is_stopped_at_its_end_keeps_its_session_and_its_container() {
     assert_eq!((sandbox.status, sandbox.reason), (Status::Stopped, Reason::Expired));
     assert_eq!((sandbox.session, &sandbox.container), (before.session, &before.container));
     assert_eq!(stage.on_disk(), Some(&sandbox));
-    stage.assert_nothing_is_open();
+    stage.assert_no_open_effects();
 }
 
 #[test]
@@ -182,35 +182,35 @@ fn a_stop_that_fails_is_tried_again() {
     let mut stage = stopping();
     stage.stop_fails();
     stage.checked(Liveness::Unknown(unreachable()));
-    assert_eq!(stage.deadline, Some(stage.now + STOP_AGAIN));
+    assert_eq!(stage.deadline, Some(stage.now + STOP_RETRY_DELAY));
     assert_eq!(stage.seen().unwrap().status, Status::Running);
     stage.wait_until_due();
     stage.stop_succeeds();
     assert_eq!(stage.seen().unwrap().status, Status::Stopped);
-    stage.assert_nothing_is_open();
+    stage.assert_no_open_effects();
 }
 
 #[test]
-fn a_stop_is_tried_again_as_soon_whatever_the_clock_does() {
+fn a_stop_is_retried_as_soon_after_a_clock_step() {
     let mut stage = stopping();
     stage.stop_fails();
     stage.checked(Liveness::Alive);
     stage.now -= DAY;
-    stage.tell(Event::ClockStepped { by: -chrono::TimeDelta::from_std(DAY).unwrap() });
-    assert_eq!(stage.deadline, Some(stage.now + STOP_AGAIN));
+    stage.send(Event::ClockStepped { by: -chrono::TimeDelta::from_std(DAY).unwrap() });
+    assert_eq!(stage.deadline, Some(stage.now + STOP_RETRY_DELAY));
     stage.wait_until_due();
     stage.stop_succeeds();
     assert_eq!(stage.seen().unwrap().status, Status::Stopped, "its end stands");
 }
 
 #[test]
-fn a_stop_that_succeeded_unheard_is_seen() {
+fn a_stop_that_succeeded_without_an_answer_is_observed() {
     let mut stage = stopping();
     stage.stop_fails();
     stage.checked(Liveness::Ended(death()));
     let sandbox = stage.seen().unwrap();
     assert_eq!((sandbox.status, sandbox.reason), (Status::Stopped, Reason::Expired), "its end is no failure");
-    stage.assert_nothing_is_open();
+    stage.assert_no_open_effects();
 }
 
 #[test]
@@ -218,18 +218,18 @@ fn a_deadline_during_a_stop_starts_no_second_one() {
     let mut stage = stopping();
     stage.due();
     stage.stop_succeeds();
-    stage.assert_nothing_is_open();
+    stage.assert_no_open_effects();
 }
 
 #[test]
-fn the_end_of_what_is_being_stopped_is_no_failure() {
+fn the_end_of_a_stopping_sandbox_is_no_failure() {
     let mut stage = Stage::running_under(rules_with(OnExpire::Stop, Restart::OnFailure));
     stage.wait_until_due();
     stage.dies();
     assert_eq!(stage.seen().unwrap().status, Status::Running);
     stage.stop_succeeds();
     assert_eq!(stage.seen().unwrap().status, Status::Stopped);
-    stage.assert_nothing_is_open();
+    stage.assert_no_open_effects();
 }
 
 #[test]
@@ -246,15 +246,15 @@ fn a_container_that_vanishes_while_it_is_being_stopped_is_a_failure() {
 }
 
 #[test]
-fn what_is_being_stopped_is_not_handed_out_nor_kept() {
+fn a_stopping_sandbox_is_neither_handed_out_nor_renewed() {
     let mut stage = stopping();
     let held = Lease::of_caller(DAY, false);
     for waiter in [stage.renew(DAY), stage.touch(), stage.lease(held)] {
         let refused = SandboxError::NotRunning { chat: request().chat, status: Status::Stopped };
-        assert_eq!(stage.kept_answer(waiter), Err(refused), "its end came first");
+        assert_eq!(stage.sandbox_answer(waiter), Err(refused), "its end came first");
     }
-    // As if it had not been idle for so long.
-    stage.tell(Event::ClockStepped { by: chrono::TimeDelta::hours(10) });
+    // As if the idle time had been shorter.
+    stage.send(Event::ClockStepped { by: chrono::TimeDelta::hours(10) });
     let create = stage.create();
     stage.tear_down_succeeds();
     stage.launch_succeeds();
@@ -287,15 +287,15 @@ fn a_failed_sandbox_whose_container_is_to_be_kept_is_kept_at_its_end() {
 
 #[test]
 fn a_sandbox_whose_profile_is_no_more_is_removed_at_its_end() {
-    let unheard_of = Rules { profiles: Arc::default(), ..rules() };
-    let mut stage = Stage::running_under(unheard_of);
+    let without_profiles = Rules { profiles: Arc::default(), ..rules() };
+    let mut stage = Stage::running_under(without_profiles);
     stage.wait_until_due();
     stage.tear_down_succeeds();
     stage.assert_idle();
 }
 
 #[test]
-fn deadlines_are_set_again_for_whoever_lost_them() {
+fn lost_deadlines_are_set_again() {
     for (mut stage, deadline) in [
         (Stage::running(), Some(noon() + request().ttl())),
         (stopped(), Some(noon() + request().ttl() + DAY)),

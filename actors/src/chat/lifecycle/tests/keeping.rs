@@ -1,4 +1,4 @@
-//! Renewals, leases and use: what keeps a sandbox, when that is told, and what is written down of it.
+//! Renewals, leases and activity: how they keep a sandbox, when they are acknowledged, and how they are saved.
 
 use chrono::TimeDelta;
 
@@ -23,7 +23,7 @@ fn held_by(sandbox: &Sandbox) -> Vec<(Holder, Timestamp)> {
     sandbox.held_by.iter().map(|hold| (hold.holder, hold.until)).collect()
 }
 
-/// With a sandbox that may be idle for so long.
+/// With a sandbox that has this idle timeout.
 fn idle_after(seconds: u64) -> Stage {
     let mut stage = Stage::absent();
     stage.create_with(CreateRequest { idle_timeout: Some(Duration::from_secs(seconds)), ..request() });
@@ -36,7 +36,7 @@ fn not_saved() -> SandboxError {
 }
 
 #[test]
-fn a_renewal_counts_from_now_and_is_on_disk_when_it_is_told() {
+fn a_renewal_counts_from_now_and_is_on_disk_when_acknowledged() {
     let mut stage = Stage::running();
     stage.wait(Duration::from_secs(100));
     stage.disk_is(DiskIs::Stuck);
@@ -44,15 +44,15 @@ fn a_renewal_counts_from_now_and_is_on_disk_when_it_is_told() {
     assert!(stage.is_waiting(renew));
     assert!(!stage.lifecycle.is_settled());
     stage.disk_is(DiskIs::Fine);
-    let sandbox = stage.kept(renew);
+    let sandbox = stage.sandbox_after(renew);
     assert_eq!((sandbox.expires_at, sandbox.last_activity_at), (stage.now + HOUR, stage.now));
     assert_eq!(stage.on_disk(), Some(&sandbox));
     assert_eq!(stage.deadline, Some(stage.now + HOUR));
-    stage.assert_nothing_is_open();
+    stage.assert_no_open_effects();
 }
 
 #[test]
-fn nobody_is_told_of_a_change_before_it_is_on_disk() {
+fn a_change_is_acknowledged_only_after_the_commit() {
     let mut stage = Stage::running();
     let before = stage.seen().unwrap();
     stage.disk_is(DiskIs::Stuck);
@@ -61,17 +61,21 @@ fn nobody_is_told_of_a_change_before_it_is_on_disk() {
     let passing = lease(500, false);
     let of_connection = stage.lease(passing);
     let hold = Hold { id: Some(passing.id), holder: passing.holder, until: at(500) };
-    let told = Sandbox { held_until: Some(at(500)), held_by: vec![hold], ..before };
-    assert_eq!(stage.kept(of_connection), told);
+    let acknowledged = Sandbox { held_until: Some(at(500)), held_by: vec![hold], ..before };
+    assert_eq!(stage.sandbox_after(of_connection), acknowledged);
     let (touch, create) = (stage.touch(), stage.create());
-    assert_eq!(stage.kept(touch), told);
-    assert_eq!(stage.created(create).sandbox, told);
-    assert_eq!(stage.seen(), Some(told.clone()));
+    assert_eq!(stage.sandbox_after(touch), acknowledged);
+    assert_eq!(stage.created(create).sandbox, acknowledged);
+    assert_eq!(stage.seen(), Some(acknowledged.clone()));
 
     let Phase::Running(running) = stage.lifecycle.phase() else { panic!() };
     let first = running.unsaved[0].ticket;
-    stage.tell(Event::Saved { ticket: first, result: Ok(()) });
-    assert_eq!(stage.kept(renew), Sandbox { expires_at: noon() + HOUR, ..told }, "the lease is still on its way");
+    stage.send(Event::Saved { ticket: first, result: Ok(()) });
+    assert_eq!(
+        stage.sandbox_after(renew),
+        Sandbox { expires_at: noon() + HOUR, ..acknowledged },
+        "the lease is still on its way"
+    );
 }
 
 #[test]
@@ -79,7 +83,7 @@ fn a_renewal_never_brings_the_end_closer() {
     let mut stage = Stage::running();
     let before = stage.seen().unwrap().expires_at;
     let renew = stage.renew(Duration::from_secs(1));
-    assert_eq!(stage.kept(renew).expires_at, before);
+    assert_eq!(stage.sandbox_after(renew).expires_at, before);
 }
 
 #[test]
@@ -88,7 +92,7 @@ fn a_renewal_that_cannot_be_saved_is_undone() {
     let before = stage.seen().unwrap().expires_at;
     stage.disk_is(DiskIs::Full);
     let renew = stage.renew(HOUR);
-    assert_eq!(stage.kept_answer(renew), Err(not_saved()));
+    assert_eq!(stage.sandbox_answer(renew), Err(not_saved()));
     assert_eq!((stage.seen().unwrap().expires_at, stage.deadline), (before, Some(before)));
     assert!(stage.lifecycle.is_settled());
 }
@@ -112,7 +116,7 @@ fn a_deadline_that_came_first_wins_over_the_renewal() {
     stage.wait_until_due();
     let renew = stage.renew(HOUR);
     let refused = SandboxError::NotRunning { chat: request().chat, status: Status::Deleting };
-    assert_eq!(stage.kept_answer(renew), Err(refused));
+    assert_eq!(stage.sandbox_answer(renew), Err(refused));
 }
 
 #[test]
@@ -135,12 +139,12 @@ fn a_renewal_that_cannot_be_saved_takes_those_that_were_built_on_it_along() {
     let renewals = [stage.renew(HOUR), stage.renew(2 * HOUR), stage.renew(3 * HOUR)];
     stage.write_times_out();
     for renewal in renewals {
-        assert!(matches!(stage.kept_answer(renewal), Err(SandboxError::NotSaved { .. })));
+        assert!(matches!(stage.sandbox_answer(renewal), Err(SandboxError::NotSaved { .. })));
     }
     assert_eq!(stage.seen().unwrap().expires_at, before);
     stage.disk_is(DiskIs::Fine);
     assert_eq!(stage.on_disk().unwrap().expires_at, before, "though each of them got to the disk after all");
-    stage.assert_nothing_is_open();
+    stage.assert_no_open_effects();
 }
 
 #[test]
@@ -153,14 +157,14 @@ fn a_renewal_on_disk_carries_those_before_it() {
     };
     stage.disk_is(DiskIs::Stuck);
     let ((first, failed), (second, saved)) = (renew(&mut stage, HOUR), renew(&mut stage, 2 * HOUR));
-    stage.tell(Event::Saved { ticket: saved, result: Ok(()) });
-    stage.tell(Event::Saved { ticket: failed, result: Err(no_room()) });
-    assert_eq!([first, second].map(|waiter| stage.kept(waiter).expires_at), [noon() + 2 * HOUR; 2]);
-    assert_eq!(stage.seen().unwrap().expires_at, noon() + 2 * HOUR, "nothing is undone that was told");
+    stage.send(Event::Saved { ticket: saved, result: Ok(()) });
+    stage.send(Event::Saved { ticket: failed, result: Err(no_room()) });
+    assert_eq!([first, second].map(|waiter| stage.sandbox_after(waiter).expires_at), [noon() + 2 * HOUR; 2]);
+    assert_eq!(stage.seen().unwrap().expires_at, noon() + 2 * HOUR, "no acknowledged change is undone");
 }
 
 #[test]
-fn whoever_waits_for_a_change_when_the_sandbox_ends_is_answered() {
+fn waiting_changes_are_answered_when_the_sandbox_ends() {
     for (end, status) in [("delete", Status::Deleting), ("death", Status::Failed), ("expiry", Status::Deleting)] {
         let mut stage = Stage::running();
         stage.disk_is(DiskIs::Stuck);
@@ -173,14 +177,14 @@ fn whoever_waits_for_a_change_when_the_sandbox_ends_is_answered() {
                 stage.due();
             }
         }
-        assert_eq!(stage.kept_answer(renew), Err(SandboxError::NotRunning { chat: request().chat, status }));
+        assert_eq!(stage.sandbox_answer(renew), Err(SandboxError::NotRunning { chat: request().chat, status }));
         stage.disk_is(DiskIs::Fine);
         assert_eq!(stage.on_disk().unwrap().status, status);
     }
 }
 
 #[test]
-fn nothing_is_kept_where_nothing_runs() {
+fn renew_touch_and_lease_need_a_running_sandbox() {
     let chat = request().chat;
     let not_running = |status| SandboxError::NotRunning { chat, status };
     let creating = {
@@ -196,62 +200,62 @@ fn nothing_is_kept_where_nothing_runs() {
     ] {
         let asked = [stage.renew(HOUR), stage.touch(), stage.lease(lease(10, true)), stage.release(LeaseId::random())];
         for waiter in asked {
-            assert_eq!(stage.kept_answer(waiter), Err(error.clone()));
+            assert_eq!(stage.sandbox_answer(waiter), Err(error.clone()));
         }
     }
 }
 
 #[test]
-fn what_is_not_known_is_looked_for_before_it_is_kept() {
+fn an_unknown_sandbox_is_discovered_before_it_is_renewed() {
     let mut stage = Stage::unknown();
     let (renew, touch) = (stage.renew(HOUR), stage.touch());
     assert!(stage.is_waiting(renew) && stage.is_waiting(touch));
-    stage.looked(Ok(Some(found(ContainerState::Running))));
-    assert_eq!(stage.kept(renew).expires_at, noon() + HOUR);
-    stage.kept(touch);
+    stage.discovered(Ok(Some(found(ContainerState::Running))));
+    assert_eq!(stage.sandbox_after(renew).expires_at, noon() + HOUR);
+    stage.sandbox_after(touch);
 
     let mut silent = Stage::unknown();
     let renew = silent.renew(HOUR);
-    silent.looked(Err(unreachable()));
+    silent.discovered(Err(unreachable()));
     let unknown = SandboxError::Unknown { chat: request().chat, error: unreachable() };
-    assert_eq!(silent.kept_answer(renew), Err(unknown), "which is not the same as having none");
+    assert_eq!(silent.sandbox_answer(renew), Err(unknown), "which is not the same as having none");
 }
 
 #[test]
-fn a_touch_is_use_and_nothing_else() {
+fn a_touch_only_counts_as_activity() {
     let mut stage = idle_after(10);
     let before = stage.seen().unwrap();
     stage.wait(Duration::from_secs(9));
     let touch = stage.touch();
-    let sandbox = stage.kept(touch);
+    let sandbox = stage.sandbox_after(touch);
     assert_eq!(sandbox, Sandbox { last_activity_at: stage.now, ..before });
     assert_eq!(sandbox.end(), (at(19), Reason::Idle));
 }
 
 #[test]
-fn activity_is_noted_no_more_often_than_every_few_seconds() {
+fn activity_is_saved_no_more_often_than_every_few_seconds() {
     let mut stage = Stage::running();
     for _ in 0..12 {
         stage.wait(Duration::from_secs(1));
         stage.touch();
     }
-    assert_eq!(stage.noted, [at(5), at(10)]);
+    assert_eq!(stage.saved_activities, [at(5), at(10)]);
     assert_eq!(stage.on_disk().unwrap().last_activity_at, at(10));
     assert_eq!(stage.seen().unwrap().last_activity_at, at(12));
 }
 
 #[test]
-fn reuse_is_noted_like_any_use() {
+fn reuse_is_saved_like_any_activity() {
     let mut stage = Stage::running();
     stage.wait(GRAIN);
     let create = stage.create();
     stage.checked(Liveness::Alive);
     stage.created(create);
-    assert_eq!(stage.noted, [stage.now]);
+    assert_eq!(stage.saved_activities, [stage.now]);
 }
 
 #[test]
-fn activity_that_is_not_noted_yet_is_flushed_once() {
+fn unsaved_activity_is_flushed_once() {
     let mut stage = Stage::running();
     assert!(stage.lifecycle.flush().is_none(), "a new sandbox is on disk as it is");
     stage.wait(Duration::from_secs(1));
@@ -262,12 +266,12 @@ fn activity_that_is_not_noted_yet_is_flushed_once() {
 }
 
 #[test]
-fn what_is_saved_says_when_it_was_used() {
+fn a_saved_change_includes_the_activity() {
     let mut stage = Stage::running();
     stage.wait(HOUR);
     stage.renew(HOUR);
     assert_eq!(stage.on_disk().unwrap().last_activity_at, stage.now);
-    assert!(stage.noted.is_empty(), "a note of its own is not needed");
+    assert!(stage.saved_activities.is_empty(), "no separate activity write is needed");
     assert!(stage.lifecycle.flush().is_none());
 }
 
@@ -275,7 +279,7 @@ fn what_is_saved_says_when_it_was_used() {
 fn a_lease_holds_off_both_deadlines_and_its_end_counts_as_use() {
     let mut stage = idle_after(60);
     let held = stage.lease(lease(1000, false));
-    assert_eq!(stage.kept(held).held_until, Some(at(1000)));
+    assert_eq!(stage.sandbox_after(held).held_until, Some(at(1000)));
     assert_eq!(stage.deadline, Some(at(1000)), "past its absolute deadline, it ends with the lease");
     stage.wait_until_due();
     assert_eq!(stage.seen().unwrap().reason, Reason::Expired);
@@ -293,12 +297,12 @@ fn a_command_holds_off_idleness_but_never_the_absolute_end() {
     let mut stage = idle_after(60);
     let running = command(1000);
     let held = stage.lease(running);
-    let sandbox = stage.kept(held);
+    let sandbox = stage.sandbox_after(held);
     assert_eq!((sandbox.held_until, held_by(&sandbox)), (None, vec![(running.holder, at(1000))]));
     assert_eq!(stage.deadline, Some(sandbox.expires_at), "its time to live is absolute");
     stage.wait(Duration::from_secs(200));
     let prolonged = stage.lease(running);
-    assert_eq!(held_by(&stage.kept(prolonged)), [(running.holder, at(1200))]);
+    assert_eq!(held_by(&stage.sandbox_after(prolonged)), [(running.holder, at(1200))]);
     assert_eq!(stage.deadline, Some(sandbox.expires_at));
     stage.wait_until_due();
     let ended = stage.seen().unwrap();
@@ -323,7 +327,7 @@ fn leases_that_are_taken_again_and_again_end_at_most_the_maximum_past_the_time_t
         stage.wait(MAX_LEASE / 4);
         let (again, another) = (stage.lease(anew), stage.lease(lease(MAX_LEASE.as_secs(), false)));
         for waiter in [again, another] {
-            let sandbox = stage.kept(waiter);
+            let sandbox = stage.sandbox_after(waiter);
             assert!(sandbox.held_until <= Some(latest), "{sandbox:?}");
             assert!(sandbox.held_by.iter().all(|hold| hold.until <= latest), "{sandbox:?}");
         }
@@ -347,7 +351,7 @@ fn a_renewal_moves_the_end_that_leases_are_measured_from() {
     assert_eq!(stage.seen().unwrap().held_until, Some(stage.now + MAX_LEASE), "as long as it was asked for");
     stage.disk_is(DiskIs::Full);
     let lost = stage.renew(10 * HOUR);
-    stage.kept_answer(lost).unwrap_err();
+    stage.sandbox_answer(lost).unwrap_err();
     let sandbox = stage.seen().unwrap();
     assert!(sandbox.held_until <= Some(sandbox.expires_at + MAX_LEASE));
 }
@@ -370,10 +374,10 @@ fn releasing_a_lease_counts_as_use_and_leaves_the_others() {
     stage.lease(short);
     stage.wait(Duration::from_secs(10));
     let release = stage.release(long.id);
-    assert_eq!(stage.kept(release).held_until, Some(at(100)));
+    assert_eq!(stage.sandbox_after(release).held_until, Some(at(100)));
     assert_eq!(stage.deadline, Some(at(160)));
     let release = stage.release(short.id);
-    assert_eq!(stage.kept(release).held_until, None);
+    assert_eq!(stage.sandbox_after(release).held_until, None);
     assert_eq!(stage.deadline, Some(at(70)));
 }
 
@@ -388,37 +392,37 @@ fn a_lease_too_many_is_refused_until_another_one_ends() {
     }
     let refused = stage.lease(lease(1000, false));
     let error = SandboxError::TooManyLeases { chat: request().chat, limit: rules().max_leases };
-    assert_eq!(stage.kept_answer(refused), Err(error));
-    assert_eq!(stage.seen().unwrap().held_until, Some(at(100)), "it holds nothing");
+    assert_eq!(stage.sandbox_answer(refused), Err(error));
+    assert_eq!(stage.seen().unwrap().held_until, Some(at(100)), "the refused lease does not hold it");
     let again = stage.lease(Lease { duration: Duration::from_secs(20), ..first });
-    stage.kept(again);
+    stage.sandbox_after(again);
     stage.wait(Duration::from_secs(20));
     let accepted = stage.lease(lease(1000, false));
-    assert_eq!(stage.kept(accepted).held_until, Some(at(1020)));
+    assert_eq!(stage.sandbox_after(accepted).held_until, Some(at(1020)));
 }
 
 #[test]
 fn a_lease_that_is_not_there_cannot_be_released() {
     let mut stage = Stage::running();
-    let unheard_of = LeaseId::random();
-    let release = stage.release(unheard_of);
-    let error = SandboxError::NoSuchLease { chat: request().chat, lease: unheard_of };
-    assert_eq!(stage.kept_answer(release), Err(error));
+    let unknown = LeaseId::random();
+    let release = stage.release(unknown);
+    let error = SandboxError::NoSuchLease { chat: request().chat, lease: unknown };
+    assert_eq!(stage.sandbox_answer(release), Err(error));
 }
 
 #[test]
-fn a_durable_lease_is_on_disk_when_it_is_told_and_one_of_a_connection_never_is() {
+fn a_durable_lease_is_on_disk_when_acknowledged_and_one_of_a_connection_never_is() {
     let mut stage = Stage::running();
     stage.disk_is(DiskIs::Stuck);
     let of_connection = stage.lease(lease(2000, false));
-    assert_eq!(stage.kept(of_connection).held_until, Some(at(2000)));
+    assert_eq!(stage.sandbox_after(of_connection).held_until, Some(at(2000)));
     let durable = stage.lease(lease(1000, true));
     assert!(stage.is_waiting(durable));
     stage.disk_is(DiskIs::Fine);
-    assert_eq!(stage.kept(durable).held_until, Some(at(2000)));
+    assert_eq!(stage.sandbox_after(durable).held_until, Some(at(2000)));
     assert_eq!(stage.on_disk().unwrap().held_until, Some(at(1000)));
     stage.renew(2 * HOUR);
-    assert_eq!(stage.on_disk().unwrap().held_until, Some(at(1000)), "whatever else is saved");
+    assert_eq!(stage.on_disk().unwrap().held_until, Some(at(1000)), "also after other saves");
 }
 
 #[test]
@@ -428,21 +432,21 @@ fn a_durable_lease_that_cannot_be_saved_or_given_back_is_as_it_was() {
     stage.lease(first);
     stage.disk_is(DiskIs::Full);
     let taken = stage.lease(second);
-    assert_eq!(stage.kept_answer(taken), Err(not_saved()));
+    assert_eq!(stage.sandbox_answer(taken), Err(not_saved()));
     assert_eq!(stage.seen().unwrap().held_until, Some(at(1000)));
     let longer = stage.lease(Lease { duration: HOUR, ..first });
-    assert_eq!(stage.kept_answer(longer), Err(not_saved()));
+    assert_eq!(stage.sandbox_answer(longer), Err(not_saved()));
     assert_eq!(stage.seen().unwrap().held_until, Some(at(1000)));
     let given_back = stage.release(first.id);
-    assert_eq!(stage.kept_answer(given_back), Err(not_saved()));
+    assert_eq!(stage.sandbox_answer(given_back), Err(not_saved()));
     assert_eq!((stage.seen().unwrap().held_until, stage.deadline), (Some(at(1000)), Some(at(1000))));
     stage.disk_is(DiskIs::Fine);
     let again = stage.release(first.id);
-    assert_eq!(stage.kept(again).held_until, None);
+    assert_eq!(stage.sandbox_after(again).held_until, None);
 }
 
 #[test]
-fn leases_outlast_a_crash_of_the_sandbox_but_only_durable_ones_are_written_down() {
+fn leases_outlast_a_crash_of_the_sandbox_but_only_durable_ones_are_saved() {
     let mut stage = Stage::running_under(rules_with(OnExpire::Delete, Restart::OnFailure));
     let (durable, of_connection) = (lease(1000, true), lease(2000, false));
     stage.lease(durable);
@@ -454,9 +458,9 @@ fn leases_outlast_a_crash_of_the_sandbox_but_only_durable_ones_are_written_down(
     stage.relaunch_succeeds();
     assert_eq!(stage.seen().unwrap().held_until, Some(at(2000)));
     let release = stage.release(of_connection.id);
-    assert_eq!(stage.kept(release).held_until, Some(at(1000)));
+    assert_eq!(stage.sandbox_after(release).held_until, Some(at(1000)));
     let release = stage.release(durable.id);
-    assert_eq!(stage.kept(release).held_until, None);
+    assert_eq!(stage.sandbox_after(release).held_until, None);
 }
 
 #[test]
@@ -467,12 +471,12 @@ fn a_lease_can_be_released_while_the_sandbox_is_down() {
     stage.lease(of_connection);
     stage.dies();
     let release = stage.release(of_connection.id);
-    assert_eq!(stage.kept(release).held_until, Some(at(1000)));
+    assert_eq!(stage.sandbox_after(release).held_until, Some(at(1000)));
     assert_eq!(stage.deadline, Some(at(1000)));
     stage.restart();
     let release = stage.release(durable.id);
-    assert_eq!(stage.kept(release).status, Status::Creating);
-    assert_eq!(stage.on_disk().unwrap().status, Status::Failed, "on disk it is what was acknowledged");
+    assert_eq!(stage.sandbox_after(release).status, Status::Creating);
+    assert_eq!(stage.on_disk().unwrap().status, Status::Failed, "on disk it stays as acknowledged");
     stage.relaunch_succeeds();
     assert_eq!(stage.seen().unwrap().held_until, None);
     assert_eq!(stage.on_disk().unwrap().held_until, None);
@@ -489,18 +493,18 @@ fn a_new_sandbox_does_not_inherit_the_leases_of_the_one_before() {
     stage.launch_succeeds();
     assert_eq!(stage.created(create).sandbox.held_until, None);
     let release = stage.release(held.id);
-    assert!(matches!(stage.kept_answer(release), Err(SandboxError::NoSuchLease { .. })));
+    assert!(matches!(stage.sandbox_answer(release), Err(SandboxError::NoSuchLease { .. })));
 }
 
 #[test]
-fn a_hold_from_an_earlier_run_stands_whatever_else_is_taken_and_released() {
+fn a_hold_from_an_earlier_run_is_independent_of_other_leases() {
     let held = Sandbox { held_until: Some(at(1000)), ..found(ContainerState::Running).sandbox(noon()) };
     let mut stage = Stage::resuming(held);
     assert_eq!(stage.deadline, Some(at(1000)));
     let of_connection = lease(10, false);
     stage.lease(of_connection);
     let release = stage.release(of_connection.id);
-    assert_eq!(stage.kept(release).held_until, Some(at(1000)));
+    assert_eq!(stage.sandbox_after(release).held_until, Some(at(1000)));
     stage.renew(HOUR);
     assert_eq!(stage.on_disk().unwrap().held_until, Some(at(1000)));
 }
@@ -511,19 +515,19 @@ fn a_clock_that_jumps_takes_idle_time_and_leases_along_but_no_absolute_deadline(
     stage.renew(HOUR);
     let expires_at = stage.seen().unwrap().expires_at;
     stage.now += HOUR / 2;
-    stage.tell(Event::ClockStepped { by: TimeDelta::from_std(HOUR / 2).unwrap() });
+    stage.send(Event::ClockStepped { by: TimeDelta::from_std(HOUR / 2).unwrap() });
     let sandbox = stage.seen().unwrap();
     assert_eq!((sandbox.last_activity_at, sandbox.expires_at), (stage.now, expires_at));
     assert_eq!(stage.deadline, Some(stage.now + Duration::from_secs(60)));
 
-    let unwritten = stage.lifecycle.flush();
-    stage.receive(unwritten.into_iter().collect());
+    let unsaved = stage.lifecycle.flush();
+    stage.receive(unsaved.into_iter().collect());
     assert_eq!(stage.on_disk().unwrap().last_activity_at, stage.now);
-    assert!(stage.lifecycle.flush().is_none(), "it is written down once");
+    assert!(stage.lifecycle.flush().is_none(), "it is saved once");
 
     stage.lease(lease(100, false));
     stage.now -= HOUR / 4;
-    stage.tell(Event::ClockStepped { by: -TimeDelta::from_std(HOUR / 4).unwrap() });
+    stage.send(Event::ClockStepped { by: -TimeDelta::from_std(HOUR / 4).unwrap() });
     let sandbox = stage.seen().unwrap();
     assert_eq!(sandbox.held_until, Some(stage.now + Duration::from_secs(100)));
     assert_eq!((sandbox.last_activity_at, sandbox.expires_at), (stage.now, expires_at));
@@ -533,16 +537,16 @@ fn a_clock_that_jumps_takes_idle_time_and_leases_along_but_no_absolute_deadline(
 fn a_clock_that_jumps_past_the_absolute_deadline_ends_the_sandbox() {
     let mut stage = Stage::running();
     stage.now += HOUR;
-    stage.tell(Event::ClockStepped { by: TimeDelta::from_std(HOUR).unwrap() });
+    stage.send(Event::ClockStepped { by: TimeDelta::from_std(HOUR).unwrap() });
     stage.due();
     assert_eq!(stage.seen().unwrap().reason, Reason::Expired);
 }
 
 #[test]
-fn a_clock_that_jumps_means_nothing_where_there_is_nothing() {
+fn a_clock_step_is_ignored_without_a_sandbox() {
     for mut stage in [Stage::absent(), Stage::unknown(), Stage::deleting()] {
         let open = stage.open.len();
-        stage.tell(Event::ClockStepped { by: TimeDelta::hours(1) });
+        stage.send(Event::ClockStepped { by: TimeDelta::hours(1) });
         assert_eq!((stage.open.len(), stage.deadline), (open, None));
     }
 }
@@ -555,7 +559,7 @@ fn a_lease_that_comes_back_because_it_could_not_be_released_has_followed_the_clo
     stage.disk_is(DiskIs::Stuck);
     stage.release(held.id);
     stage.now += HOUR;
-    stage.tell(Event::ClockStepped { by: TimeDelta::hours(1) });
+    stage.send(Event::ClockStepped { by: TimeDelta::hours(1) });
     stage.disk_is(DiskIs::Full);
     assert_eq!(stage.seen().unwrap().held_until, Some(at(3600 + 1000)));
     stage.disk_is(DiskIs::Fine);

@@ -1,4 +1,4 @@
-//! Removals that failed: owed, tried again, never forgotten.
+//! Owed removals: retried until they succeed.
 
 use super::*;
 
@@ -12,7 +12,7 @@ fn a_delete_is_answered_when_the_removal_fails_and_the_removal_is_owed() {
     assert_eq!(owed.status, Status::Deleting);
     assert!(owed.message.unwrap().contains("connection refused"));
     assert!(!stage.lifecycle.is_idle());
-    assert!(stage.lifecycle.is_settled(), "nobody has to wait for it");
+    assert!(stage.lifecycle.is_settled(), "no effect is under way");
 }
 
 #[test]
@@ -39,7 +39,7 @@ fn the_end_of_an_owed_removal_says_that_it_is_removed() {
     assert!(!stage.lifecycle.owes_removal());
     let end = stage.history.last().unwrap();
     assert_eq!(end.to, None);
-    assert_eq!(end.sandbox.message.as_deref(), Some("it is removed, after one try that failed"));
+    assert_eq!(end.sandbox.message.as_deref(), Some("removed after one failed try"));
 }
 
 #[test]
@@ -48,7 +48,7 @@ fn only_the_first_try_is_graceful() {
     stage.delete();
     let (generation, _, graceful) = stage.tear_down();
     assert!(graceful);
-    stage.tell(Event::TornDown { generation, result: Err(unreachable().into()) });
+    stage.send(Event::TornDown { generation, result: Err(unreachable().into()) });
     stage.retry();
     let (_, _, graceful) = stage.tear_down();
     assert!(!graceful);
@@ -74,7 +74,7 @@ fn a_create_hurries_an_owed_removal_and_follows_it() {
     stage.launch_succeeds();
     stage.created(create);
     stage.retry();
-    stage.assert_nothing_is_open();
+    stage.assert_no_open_effects();
 }
 
 #[test]
@@ -94,8 +94,8 @@ fn a_timer_that_rings_during_a_hurried_try_starts_no_second_one() {
     stage.delete();
     let (generation, ..) = stage.tear_down();
     stage.retry();
-    stage.assert_nothing_is_open();
-    stage.tell(Event::TornDown { generation, result: Err(unreachable().into()) });
+    stage.assert_no_open_effects();
+    stage.send(Event::TornDown { generation, result: Err(unreachable().into()) });
     assert_eq!(stage.retry(), Duration::from_millis(500), "and the next delay goes on growing");
     stage.tear_down_succeeds();
     stage.assert_idle();
@@ -106,11 +106,11 @@ fn an_answer_to_a_removal_of_another_time_is_not_taken_for_this_one() {
     let mut stage = Stage::deleting();
     let (stale, ..) = stage.tear_down();
     let create = stage.create();
-    stage.tell(Event::TornDown { generation: stale, result: Ok(()) });
+    stage.send(Event::TornDown { generation: stale, result: Ok(()) });
     stage.launch_succeeds();
     stage.created(create);
     let delete = stage.delete();
-    stage.tell(Event::TornDown { generation: stale, result: Ok(()) });
+    stage.send(Event::TornDown { generation: stale, result: Ok(()) });
     assert!(stage.is_waiting(delete));
     stage.tear_down_succeeds();
     stage.deleted_session(delete);

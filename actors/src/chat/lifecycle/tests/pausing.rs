@@ -1,8 +1,8 @@
-//! What stands still, who lets it go on, and what ends it.
+//! Pause and resume: their causes, and the end of a paused sandbox.
 
 use super::*;
 
-const PAUSE_AGAIN: Duration = Duration::from_secs(5);
+const PAUSE_RETRY_DELAY: Duration = Duration::from_secs(5);
 const IDLE: Duration = Duration::from_secs(10);
 
 fn pausing() -> (Stage, WaiterId) {
@@ -14,11 +14,11 @@ fn pausing() -> (Stage, WaiterId) {
 fn paused() -> Stage {
     let (mut stage, pause) = pausing();
     stage.pause_succeeds();
-    stage.kept(pause);
+    stage.sandbox_after(pause);
     stage
 }
 
-/// With a sandbox that is paused when nobody uses it.
+/// With a sandbox that is paused when idle.
 fn paused_when_idle() -> Stage {
     let rules = rules_with(OnExpire::Pause, Restart::Never);
     let mut stage = Stage::with(Lifecycle::absent(request().chat, name(), rules), Vec::new());
@@ -46,27 +46,27 @@ fn a_sandbox_is_paused_once_the_engine_says_so_and_it_is_on_disk() {
     stage.pause_succeeds();
     assert!(stage.is_waiting(pause));
     stage.disk_is(DiskIs::Fine);
-    let sandbox = stage.kept(pause);
+    let sandbox = stage.sandbox_after(pause);
     assert_eq!((sandbox.status, sandbox.reason), (Status::Paused, Reason::Requested));
     assert_eq!((sandbox.session, &sandbox.container), (before.session, &before.container));
     assert_eq!(stage.on_disk(), Some(&sandbox));
-    stage.assert_nothing_is_open();
+    stage.assert_no_open_effects();
 }
 
 #[test]
-fn pausing_what_is_paused_or_being_paused_asks_the_engine_once() {
+fn pausing_a_paused_sandbox_asks_the_engine_once() {
     let (mut stage, first) = pausing();
     let second = stage.pause();
     stage.pause_succeeds();
     let third = stage.pause();
     for pause in [first, second, third] {
-        assert_eq!(stage.kept(pause).status, Status::Paused);
+        assert_eq!(stage.sandbox_after(pause).status, Status::Paused);
     }
-    stage.assert_nothing_is_open();
+    stage.assert_no_open_effects();
 }
 
 #[test]
-fn whoever_uses_a_paused_sandbox_waits_until_it_goes_on_and_gets_the_same_one() {
+fn use_of_a_paused_sandbox_waits_for_the_resume_and_gets_the_same_one() {
     let mut stage = paused();
     let before = stage.seen().unwrap();
     stage.wait(Duration::from_secs(60));
@@ -81,13 +81,13 @@ fn whoever_uses_a_paused_sandbox_waits_until_it_goes_on_and_gets_the_same_one() 
     assert_eq!((created.outcome, created.launch), (Outcome::Reused, Launch::None));
     assert_eq!((created.sandbox.session, &created.sandbox.container), (before.session, &before.container));
     for waiter in [touch, lease] {
-        let sandbox = stage.kept(waiter);
+        let sandbox = stage.sandbox_after(waiter);
         assert_eq!((sandbox.status, sandbox.reason), (Status::Running, Reason::Resumed));
         assert_eq!(sandbox.last_activity_at, stage.now);
     }
     assert_eq!(stage.on_disk().unwrap().status, Status::Running);
     assert_eq!(stage.on_disk().unwrap().last_activity_at, stage.now, "or it might be idle after a restart");
-    stage.assert_nothing_is_open();
+    stage.assert_no_open_effects();
 }
 
 #[test]
@@ -95,25 +95,25 @@ fn a_create_for_another_agent_does_not_wake_it() {
     let mut stage = paused();
     let create = stage.create_with(from_another_agent());
     assert_eq!(stage.conflict(create), ["agent_id"]);
-    stage.assert_nothing_is_open();
+    stage.assert_no_open_effects();
 }
 
 #[test]
-fn a_renewal_and_what_holds_it_already_do_not_wake_it() {
+fn a_renewal_and_existing_leases_do_not_resume_it() {
     let mut stage = Stage::running();
     let lease = lease();
     stage.lease(lease);
     stage.pause();
     stage.pause_succeeds();
     let renewed = stage.renew(Duration::from_secs(3600));
-    assert_eq!(stage.kept(renewed).expires_at, noon() + Duration::from_secs(3600));
+    assert_eq!(stage.sandbox_after(renewed).expires_at, noon() + Duration::from_secs(3600));
     assert_eq!(stage.deadline, Some(noon() + Duration::from_secs(3600)));
     let prolonged = stage.lease(lease);
-    assert_eq!(stage.kept(prolonged).status, Status::Paused);
+    assert_eq!(stage.sandbox_after(prolonged).status, Status::Paused);
     let released = stage.release(lease.id);
-    assert_eq!(stage.kept(released).status, Status::Paused);
+    assert_eq!(stage.sandbox_after(released).status, Status::Paused);
     assert_eq!(stage.on_disk().unwrap().status, Status::Paused);
-    stage.assert_nothing_is_open();
+    stage.assert_no_open_effects();
 }
 
 #[test]
@@ -121,14 +121,14 @@ fn requests_follow_each_other_through_pauses() {
     let (mut stage, first) = pausing();
     let (touch, second) = (stage.touch(), stage.pause());
     stage.pause_succeeds();
-    assert_eq!(stage.kept(first).status, Status::Paused);
+    assert_eq!(stage.sandbox_after(first).status, Status::Paused);
     assert!(stage.is_waiting(touch));
     stage.unpause_succeeds();
-    assert_eq!(stage.kept(touch).status, Status::Running);
+    assert_eq!(stage.sandbox_after(touch).status, Status::Running);
     assert!(stage.is_waiting(second));
     stage.pause_succeeds();
-    assert_eq!(stage.kept(second).status, Status::Paused);
-    stage.assert_nothing_is_open();
+    assert_eq!(stage.sandbox_after(second).status, Status::Paused);
+    stage.assert_no_open_effects();
 }
 
 #[test]
@@ -137,11 +137,11 @@ fn a_pause_that_fails_leaves_it_running_and_says_why() {
     let touch = stage.touch();
     stage.pause_fails();
     let chat = request().chat;
-    assert_eq!(stage.kept_answer(pause), Err(SandboxError::NotPaused { chat, error: unreachable() }));
-    assert_eq!(stage.kept(touch).status, Status::Running);
+    assert_eq!(stage.sandbox_answer(pause), Err(SandboxError::NotPaused { chat, error: unreachable() }));
+    assert_eq!(stage.sandbox_after(touch).status, Status::Running);
     stage.checked(Liveness::Alive);
     assert_eq!(status(&mut stage), (Status::Running, Reason::Ready));
-    stage.assert_nothing_is_open();
+    stage.assert_no_open_effects();
 }
 
 #[test]
@@ -152,21 +152,21 @@ fn a_resumption_that_fails_leaves_it_paused_and_says_why() {
     let chat = request().chat;
     let refused = SandboxError::NotResumed { chat, error: unreachable() };
     assert_eq!(stage.create_answer(create), Err(refused.clone()));
-    assert_eq!(stage.kept_answer(touch), Err(refused));
-    assert_eq!(stage.kept(pause).status, Status::Paused);
+    assert_eq!(stage.sandbox_answer(touch), Err(refused));
+    assert_eq!(stage.sandbox_after(pause).status, Status::Paused);
     stage.checked(Liveness::Paused);
     assert_eq!(status(&mut stage), (Status::Paused, Reason::Requested));
     let again = stage.touch();
     stage.unpause_succeeds();
-    assert_eq!(stage.kept(again).status, Status::Running);
+    assert_eq!(stage.sandbox_after(again).status, Status::Running);
 }
 
 #[test]
-fn a_resumption_of_what_has_died_fails_and_the_next_create_replaces_it() {
+fn a_resume_of_a_dead_sandbox_fails_and_the_next_create_replaces_it() {
     let mut stage = paused();
     let touch = stage.touch();
     stage.unpause_fails();
-    assert!(stage.kept_answer(touch).is_err());
+    assert!(stage.sandbox_answer(touch).is_err());
     stage.checked(Liveness::Vanished);
     assert_eq!(status(&mut stage), (Status::Failed, Reason::Vanished));
     let create = stage.create();
@@ -176,15 +176,15 @@ fn a_resumption_of_what_has_died_fails_and_the_next_create_replaces_it() {
 }
 
 #[test]
-fn what_does_not_get_to_the_disk_is_not_promised_but_is_so_all_the_same() {
+fn a_pause_that_cannot_be_saved_is_refused_but_still_applied() {
     let (mut stage, pause) = pausing();
     stage.disk_is(DiskIs::Full);
     stage.pause_succeeds();
     let not_saved = SandboxError::NotSaved { chat: request().chat, error: no_room() };
-    assert_eq!(stage.kept_answer(pause), Err(not_saved));
+    assert_eq!(stage.sandbox_answer(pause), Err(not_saved));
     assert_eq!(status(&mut stage).0, Status::Paused);
     stage.disk_is(DiskIs::Fine);
-    assert_eq!(stage.on_disk().unwrap().status, Status::Paused, "it is written down when there is room");
+    assert_eq!(stage.on_disk().unwrap().status, Status::Paused, "it is saved when there is room");
 }
 
 #[test]
@@ -195,7 +195,7 @@ fn an_idle_sandbox_is_paused_where_its_profile_says_so_and_goes_on_with_the_next
     stage.wait_until_due();
     stage.pause_succeeds();
     assert_eq!(status(&mut stage), (Status::Paused, Reason::Idle));
-    assert_eq!(stage.deadline, Some(noon() + request().ttl()), "what ends it now is its absolute deadline");
+    assert_eq!(stage.deadline, Some(noon() + request().ttl()), "only its absolute deadline ends it now");
     let create = stage.create();
     stage.unpause_succeeds();
     let created = stage.created(create);
@@ -212,11 +212,11 @@ fn a_create_that_comes_before_an_idle_sandbox_is_paused_gets_it() {
     assert_eq!(stage.created(create).outcome, Outcome::Reused);
     stage.due();
     assert_eq!(stage.deadline, Some(stage.now + IDLE));
-    stage.assert_nothing_is_open();
+    stage.assert_no_open_effects();
 }
 
 #[test]
-fn what_is_paused_is_removed_at_its_absolute_deadline() {
+fn a_paused_sandbox_is_removed_at_its_absolute_deadline() {
     let mut stage = paused_when_idle();
     stage.wait_until_due();
     stage.pause_succeeds();
@@ -233,9 +233,9 @@ fn a_pause_of_an_idle_sandbox_that_fails_is_tried_again_and_does_not_outlast_its
     stage.wait_until_due();
     stage.pause_fails();
     stage.checked(Liveness::Alive);
-    assert_eq!(stage.deadline, Some(noon() + IDLE + PAUSE_AGAIN));
+    assert_eq!(stage.deadline, Some(noon() + IDLE + PAUSE_RETRY_DELAY));
     stage.due();
-    stage.assert_nothing_is_open();
+    stage.assert_no_open_effects();
     stage.wait_until_due();
     assert_eq!(stage.deadline, Some(noon() + request().ttl()), "its end comes also if the engine does not answer");
     stage.wait_until_due();
@@ -246,7 +246,7 @@ fn a_pause_of_an_idle_sandbox_that_fails_is_tried_again_and_does_not_outlast_its
 }
 
 #[test]
-fn those_who_wait_for_a_sandbox_at_its_end_get_the_next_one_or_hear_of_it() {
+fn waiting_callers_of_an_expired_sandbox_get_the_next_one_or_an_error() {
     let mut stage = paused();
     stage.wait(request().ttl() - Duration::from_secs(1));
     let (create, touch) = (stage.create(), stage.touch());
@@ -255,19 +255,19 @@ fn those_who_wait_for_a_sandbox_at_its_end_get_the_next_one_or_hear_of_it() {
     stage.tear_down_succeeds();
     stage.launch_succeeds();
     assert_eq!(stage.created(create).outcome, Outcome::Replaced);
-    assert_eq!(stage.kept_answer(touch), Err(gone));
+    assert_eq!(stage.sandbox_answer(touch), Err(gone));
     stage.unpause_succeeds();
     assert_eq!(status(&mut stage), (Status::Running, Reason::Ready), "the resumption was of the old one");
 }
 
 #[test]
-fn what_is_paused_can_be_deleted_and_those_who_wait_for_it_hear_of_it() {
+fn a_paused_sandbox_can_be_deleted_and_waiting_callers_are_answered() {
     let mut stage = paused();
     let (create, touch) = (stage.create(), stage.touch());
     let delete = stage.delete();
     assert_eq!(stage.start_failure(create), StartFailure::Deleted);
     let gone = SandboxError::NotRunning { chat: request().chat, status: Status::Deleting };
-    assert_eq!(stage.kept_answer(touch), Err(gone));
+    assert_eq!(stage.sandbox_answer(touch), Err(gone));
     stage.tear_down_succeeds();
     stage.deleted_session(delete);
     stage.unpause_fails();
@@ -275,7 +275,7 @@ fn what_is_paused_can_be_deleted_and_those_who_wait_for_it_hear_of_it() {
 }
 
 #[test]
-fn what_somebody_else_paused_is_seen_as_paused_and_what_they_resumed_as_running() {
+fn a_pause_or_resume_by_others_is_observed() {
     let mut stage = Stage::running();
     stage.engine_event();
     stage.checked(Liveness::Paused);
@@ -286,35 +286,35 @@ fn what_somebody_else_paused_is_seen_as_paused_and_what_they_resumed_as_running(
     stage.checked(Liveness::Alive);
     assert_eq!(status(&mut stage), (Status::Running, Reason::ByOthers));
     assert_eq!(stage.on_disk().unwrap().last_activity_at, stage.now, "its idle time begins anew");
-    stage.assert_nothing_is_open();
+    stage.assert_no_open_effects();
 }
 
 #[test]
-fn a_listing_that_shows_it_otherwise_is_a_reason_to_look() {
+fn a_listing_that_differs_triggers_a_check() {
     let mut stage = paused();
     let container = stage.seen().unwrap().container.unwrap();
-    stage.tell(Event::Seen(Some(LiveContainer { container: container.clone(), paused: true })));
-    stage.assert_nothing_is_open();
-    stage.tell(Event::Seen(Some(LiveContainer { container, paused: false })));
+    stage.send(Event::Listed(Some(LiveContainer { container: container.clone(), paused: true })));
+    stage.assert_no_open_effects();
+    stage.send(Event::Listed(Some(LiveContainer { container, paused: false })));
     stage.checked(Liveness::Alive);
     assert_eq!(status(&mut stage).0, Status::Running);
 }
 
 #[test]
-fn a_look_that_is_older_than_a_pause_does_not_undo_it() {
+fn a_check_that_is_older_than_a_pause_does_not_undo_it() {
     let mut stage = Stage::running();
     stage.engine_event();
     let pause = stage.pause();
     stage.pause_succeeds();
-    stage.kept(pause);
+    stage.sandbox_after(pause);
     stage.checked(Liveness::Alive);
     assert_eq!(status(&mut stage), (Status::Paused, Reason::Requested));
     stage.checked(Liveness::Paused);
-    stage.assert_nothing_is_open();
+    stage.assert_no_open_effects();
 }
 
 #[test]
-fn what_was_paused_before_a_restart_is_paused_after_it() {
+fn a_paused_sandbox_stays_paused_after_a_restart_of_the_service() {
     let record = Sandbox { reason: Reason::Idle, ..found(ContainerState::Paused).sandbox(noon()) };
     assert_eq!(record.status, Status::Paused);
     let mut stage = Stage::resuming(record.clone());
@@ -326,12 +326,12 @@ fn what_was_paused_before_a_restart_is_paused_after_it() {
 }
 
 #[test]
-fn only_what_runs_can_be_paused() {
+fn only_a_running_sandbox_can_be_paused() {
     let mut stage = Stage::absent();
     let pause = stage.pause();
-    assert_eq!(stage.kept_answer(pause), Err(SandboxError::NotFound { chat: request().chat }));
+    assert_eq!(stage.sandbox_answer(pause), Err(SandboxError::NotFound { chat: request().chat }));
     let mut stage = Stage::deleting();
     let pause = stage.pause();
     let status = Status::Deleting;
-    assert_eq!(stage.kept_answer(pause), Err(SandboxError::NotRunning { chat: request().chat, status }));
+    assert_eq!(stage.sandbox_answer(pause), Err(SandboxError::NotRunning { chat: request().chat, status }));
 }

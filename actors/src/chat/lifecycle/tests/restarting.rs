@@ -1,8 +1,8 @@
-//! Sandboxes that end by themselves and are started again.
+//! Restarts of sandboxes that ended by themselves.
 
 use super::*;
 
-const STEADY: Duration = Duration::from_secs(60);
+const STEADY_RUN: Duration = Duration::from_secs(60);
 
 fn on_failure() -> Rules {
     rules_with(OnExpire::Delete, Restart::OnFailure)
@@ -15,7 +15,7 @@ fn ended_once() -> Stage {
     stage
 }
 
-/// With a sandbox that is being started again.
+/// With a sandbox that is being restarted.
 fn restarting() -> Stage {
     let mut stage = ended_once();
     stage.restart();
@@ -39,7 +39,7 @@ fn a_sandbox_that_ended_is_started_again_under_the_same_session() {
     assert_eq!((after.created_at, after.expires_at), (before.created_at, before.expires_at));
     assert_eq!(after.started_at, Some(stage.now));
     assert_eq!(stage.on_disk(), Some(&after));
-    stage.assert_nothing_is_open();
+    stage.assert_no_open_effects();
 }
 
 #[test]
@@ -47,7 +47,7 @@ fn a_sandbox_whose_profile_wants_no_restart_stays_failed() {
     let mut stage = Stage::running();
     stage.dies();
     assert_eq!(stage.seen().unwrap().status, Status::Failed);
-    stage.assert_nothing_is_open();
+    stage.assert_no_open_effects();
 }
 
 #[test]
@@ -79,7 +79,7 @@ fn restarts_that_fail_count_like_those_that_do_not_last() {
 #[test]
 fn after_a_steady_run_a_restart_is_as_quick_as_the_first() {
     let mut stage = ended_once();
-    for (run, delay) in [(STEADY - Duration::from_secs(1), 2), (STEADY, 1), (STEADY, 1)] {
+    for (run, delay) in [(STEADY_RUN - Duration::from_secs(1), 2), (STEADY_RUN, 1), (STEADY_RUN, 1)] {
         stage.restart();
         stage.relaunch_succeeds();
         stage.wait(run);
@@ -103,11 +103,11 @@ fn a_create_during_a_restart_waits_for_it_and_gets_the_same_sandbox() {
         let created = stage.created(create);
         assert_eq!((created.outcome, created.sandbox.session), (Outcome::Reused, session));
     }
-    stage.assert_nothing_is_open();
+    stage.assert_no_open_effects();
 }
 
 #[test]
-fn a_create_that_does_not_fit_what_is_being_restarted_is_refused() {
+fn a_create_that_does_not_match_the_restarting_sandbox_is_refused() {
     let mut stage = restarting();
     let create = stage.create_with(from_another_agent());
     assert_eq!(stage.conflict(create), ["agent_id"]);
@@ -137,13 +137,13 @@ fn a_create_does_not_wait_for_a_restart_that_is_only_planned() {
     stage.restart();
     let sandbox = stage.seen().unwrap();
     assert_eq!((sandbox.status, sandbox.session), (Status::Running, session), "the plan was for the old one");
-    stage.assert_nothing_is_open();
+    stage.assert_no_open_effects();
 }
 
 #[test]
-fn delete_while_restarting_cancels_it_and_leaves_nothing() {
+fn delete_while_restarting_cancels_it_and_removes_everything() {
     let mut stage = Stage::running_under(on_failure());
-    let lease = Lease::of_caller(STEADY, false);
+    let lease = Lease::of_caller(STEADY_RUN, false);
     stage.lease(lease);
     stage.dies();
     stage.restart();
@@ -151,13 +151,13 @@ fn delete_while_restarting_cancels_it_and_leaves_nothing() {
     let create = stage.create();
     let delete = stage.delete();
     let release = stage.release(lease.id);
-    assert!(matches!(stage.kept_answer(release), Err(SandboxError::NotRunning { .. })), "it went with the sandbox");
+    assert!(matches!(stage.sandbox_answer(release), Err(SandboxError::NotRunning { .. })), "it went with the sandbox");
     let (relaunching, _) = stage.relaunch();
     assert_eq!(stage.cancel(), relaunching);
     assert_eq!(stage.on_disk().unwrap().status, Status::Deleting, "should the service end now, the next one goes on");
     let remains = Remains::Container(before.container.clone().unwrap());
     let cancelled = LaunchFailure { failure: StartFailure::Deleted, remains };
-    stage.tell(Event::Launched { generation: relaunching, result: Err(cancelled) });
+    stage.send(Event::Launched { generation: relaunching, result: Err(cancelled) });
     assert_eq!(stage.tear_down_succeeds(), before.container);
     assert_eq!(stage.deleted_session(delete), before.session);
     assert_eq!(stage.start_failure(create), StartFailure::Deleted);
@@ -192,7 +192,7 @@ fn a_sandbox_that_vanished_is_not_started_again() {
     stage.engine_event();
     stage.checked(Liveness::Vanished);
     assert_eq!(stage.seen().unwrap().reason, Reason::Vanished);
-    stage.assert_nothing_is_open();
+    stage.assert_no_open_effects();
 }
 
 #[test]
@@ -203,7 +203,7 @@ fn a_sandbox_that_vanishes_before_its_restart_is_not_tried_again() {
     let sandbox = stage.seen().unwrap();
     assert_eq!((sandbox.status, sandbox.reason), (Status::Failed, Reason::Vanished));
     assert_eq!(stage.on_disk(), Some(&sandbox));
-    stage.assert_nothing_is_open();
+    stage.assert_no_open_effects();
 }
 
 #[test]
@@ -226,10 +226,10 @@ fn a_full_disk_does_not_cost_a_restarted_sandbox() {
     let created = stage.created(create);
     assert_eq!(created.sandbox.status, Status::Running);
     let on_disk = stage.on_disk().unwrap();
-    assert_eq!((on_disk.session, on_disk.status), (created.sandbox.session, Status::Failed), "as it was promised");
+    assert_eq!((on_disk.session, on_disk.status), (created.sandbox.session, Status::Failed), "as it was acknowledged");
     stage.disk_is(DiskIs::Fine);
     assert_eq!(stage.on_disk().unwrap().status, Status::Running);
-    stage.assert_nothing_is_open();
+    stage.assert_no_open_effects();
 }
 
 #[test]
@@ -266,9 +266,9 @@ fn a_restart_that_was_planned_for_an_earlier_sandbox_does_not_hurry_this_one() {
     stage.tear_down_succeeds();
     stage.launch_succeeds();
     stage.dies();
-    stage.tell(Event::RestartDue { generation: earlier });
+    stage.send(Event::RestartDue { generation: earlier });
     assert_eq!(stage.seen().unwrap().status, Status::Failed);
     let generation = plan(&mut stage);
-    stage.tell(Event::RestartDue { generation });
+    stage.send(Event::RestartDue { generation });
     stage.relaunch_succeeds();
 }

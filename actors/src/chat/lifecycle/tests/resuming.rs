@@ -1,26 +1,26 @@
-//! What the service had before it was started again: each status goes on in its own way.
+//! Resumption after a restart of the service: each status continues in its own way.
 
 use super::*;
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
-/// A sandbox as the journal holds it, with a container that may be there or not.
+/// A sandbox as the journal holds it, with or without a container.
 fn recorded(status: Status, reason: Reason) -> Sandbox {
     Sandbox { status, reason, ..found(ContainerState::Running).sandbox(noon()) }
 }
 
 #[test]
-fn what_runs_goes_on_with_its_session_and_times_and_is_no_news() {
+fn a_running_sandbox_keeps_its_session_and_times_without_an_event() {
     let record = Sandbox { expires_at: noon() + DAY, ..recorded(Status::Running, Reason::Ready) };
     let mut stage = Stage::resuming(record.clone());
     assert_eq!(stage.seen(), Some(record.clone()));
     assert_eq!((stage.history.len(), &stage.counted[..]), (0, &[Status::Running][..]));
     assert_eq!(stage.deadline, Some(record.end().0));
-    stage.assert_nothing_is_open();
+    stage.assert_no_open_effects();
 }
 
 #[test]
-fn what_runs_is_looked_at_before_it_is_handed_out() {
+fn a_running_sandbox_is_checked_before_it_is_handed_out() {
     let mut stage = Stage::resuming(recorded(Status::Running, Reason::Ready));
     let create = stage.create();
     assert!(stage.is_waiting(create));
@@ -29,7 +29,7 @@ fn what_runs_is_looked_at_before_it_is_handed_out() {
 }
 
 #[test]
-fn what_ran_past_its_end_while_nobody_looked_is_over_at_once() {
+fn a_sandbox_that_expired_during_the_outage_ends_at_once() {
     let mut stage = Stage::resuming(Sandbox { expires_at: noon(), ..recorded(Status::Running, Reason::Ready) });
     assert_eq!(stage.deadline, Some(noon()));
     stage.due();
@@ -38,18 +38,18 @@ fn what_ran_past_its_end_while_nobody_looked_is_over_at_once() {
 }
 
 #[test]
-fn what_failed_stays_failed_until_its_end_and_is_written_down_as_such() {
+fn a_failed_sandbox_stays_failed_until_its_end_and_is_saved_as_failed() {
     let record = recorded(Status::Failed, Reason::OomKilled);
     let mut stage = Stage::resuming(record.clone());
     assert_eq!(stage.seen(), Some(record.clone()));
     assert_eq!(stage.on_disk(), Some(&record));
     assert_eq!(stage.history.len(), 1, "that it failed is news");
     assert_eq!(stage.deadline, Some(record.end().0));
-    stage.assert_nothing_is_open();
+    stage.assert_no_open_effects();
 }
 
 #[test]
-fn what_failed_is_started_again_where_its_profile_says_so() {
+fn a_failed_sandbox_is_restarted_where_its_profile_says_so() {
     let rules = rules_with(OnExpire::Delete, Restart::OnFailure);
     let mut stage = Stage::resuming_under(rules.clone(), recorded(Status::Failed, Reason::Exited));
     assert_eq!(stage.restart(), Duration::from_secs(1));
@@ -57,11 +57,11 @@ fn what_failed_is_started_again_where_its_profile_says_so() {
     assert_eq!(stage.seen().unwrap().status, Status::Running);
 
     let vanished = Stage::resuming_under(rules, recorded(Status::Failed, Reason::Vanished));
-    vanished.assert_nothing_is_open();
+    vanished.assert_no_open_effects();
 }
 
 #[test]
-fn what_was_stopped_is_kept_until_its_day_is_over() {
+fn a_stopped_sandbox_is_kept_for_a_day() {
     let record = recorded(Status::Stopped, Reason::Idle);
     let mut stage = Stage::resuming(record.clone());
     assert_eq!(stage.seen(), Some(record.clone()));
@@ -81,7 +81,7 @@ fn a_removal_that_was_under_way_is_finished() {
 }
 
 #[test]
-fn what_was_never_acknowledged_is_removed() {
+fn an_unacknowledged_sandbox_is_removed() {
     let mut stage = Stage::resuming(recorded(Status::Creating, Reason::Requested));
     let sandbox = stage.seen().unwrap();
     assert_eq!((sandbox.status, sandbox.reason), (Status::Deleting, Reason::Incomplete));

@@ -1,4 +1,4 @@
-//! On disk before anybody is told: what happens when the disk is slow, full or silent.
+//! Acknowledge only after the journal commit: behaviour with a slow, full or silent disk.
 
 use super::*;
 
@@ -11,8 +11,8 @@ fn saving() -> (Stage, WaiterId) {
     (stage, create)
 }
 
-/// With a sandbox whose container is gone and whose record is not.
-fn forgetting() -> (Stage, WaiterId) {
+/// With a sandbox whose container is removed and whose record is not.
+fn removing_record() -> (Stage, WaiterId) {
     let mut stage = Stage::running();
     let delete = stage.delete();
     stage.disk_is(DiskIs::Stuck);
@@ -70,7 +70,7 @@ fn delete_while_a_sandbox_is_being_saved_removes_it_and_its_record() {
     let container = stage.lifecycle.sandbox().unwrap().container.clone();
     let delete = stage.delete();
     stage.disk_is(DiskIs::Fine);
-    assert!(stage.is_waiting(create), "what is on its way out is not handed out");
+    assert!(stage.is_waiting(create), "a sandbox being removed is not handed out");
     assert_eq!(stage.on_disk().unwrap().status, Status::Deleting);
     assert_eq!(stage.tear_down_succeeds(), container);
     assert_eq!(stage.start_failure(create), StartFailure::Deleted);
@@ -79,8 +79,8 @@ fn delete_while_a_sandbox_is_being_saved_removes_it_and_its_record() {
 }
 
 #[test]
-fn a_delete_is_told_when_the_record_is_gone() {
-    let (mut stage, delete) = forgetting();
+fn a_delete_is_answered_when_the_record_is_removed() {
+    let (mut stage, delete) = removing_record();
     assert!(stage.is_waiting(delete));
     assert_eq!(stage.seen().unwrap().status, Status::Deleting);
     assert!(!stage.lifecycle.is_settled() && !stage.lifecycle.is_idle());
@@ -90,8 +90,8 @@ fn a_delete_is_told_when_the_record_is_gone() {
 }
 
 #[test]
-fn a_full_disk_while_forgetting_is_owed_and_tried_again() {
-    let (mut stage, delete) = forgetting();
+fn a_full_disk_while_removing_the_record_is_owed_and_retried() {
+    let (mut stage, delete) = removing_record();
     stage.disk_is(DiskIs::Full);
     let owed = SandboxError::DeleteOwed { chat: request().chat, error: no_room().into() };
     assert_eq!(stage.delete_answer(delete), Err(owed));
@@ -105,8 +105,8 @@ fn a_full_disk_while_forgetting_is_owed_and_tried_again() {
 }
 
 #[test]
-fn a_create_after_a_delete_that_cannot_be_forgotten_is_told_why_it_cannot_follow() {
-    let (mut stage, _) = forgetting();
+fn a_create_after_a_delete_that_cannot_be_saved_gets_the_reason() {
+    let (mut stage, _) = removing_record();
     let create = stage.create();
     stage.disk_is(DiskIs::Full);
     assert_eq!(stage.start_failure(create), StartFailure::PredecessorRemains(no_room().into()));
@@ -120,30 +120,30 @@ fn a_create_after_a_delete_that_cannot_be_forgotten_is_told_why_it_cannot_follow
 }
 
 #[test]
-fn nothing_is_launched_before_its_predecessor_is_forgotten() {
-    let (mut stage, _) = forgetting();
+fn no_launch_before_the_record_of_the_predecessor_is_removed() {
+    let (mut stage, _) = removing_record();
     stage.create();
-    stage.assert_nothing_is_open();
+    stage.assert_no_open_effects();
     stage.disk_is(DiskIs::Fine);
     stage.launch_succeeds();
 }
 
 #[test]
-fn a_write_that_is_answered_twice_or_for_another_time_changes_nothing() {
+fn a_repeated_or_outdated_write_answer_is_ignored() {
     let (mut stage, create) = saving();
     let Phase::Creating(creating) = stage.lifecycle.phase() else { panic!() };
     let Origin::Request { saving: Some(ticket), .. } = creating.origin else { panic!() };
-    stage.tell(Event::Saved { ticket: Ticket(ticket.0 + 1), result: Ok(()) });
+    stage.send(Event::Saved { ticket: Ticket(ticket.0 + 1), result: Ok(()) });
     assert!(stage.is_waiting(create));
-    stage.tell(Event::Saved { ticket, result: Ok(()) });
+    stage.send(Event::Saved { ticket, result: Ok(()) });
     stage.created(create);
-    stage.tell(Event::Saved { ticket, result: Err(no_room()) });
+    stage.send(Event::Saved { ticket, result: Err(no_room()) });
     assert_eq!(stage.seen().unwrap().status, Status::Running);
-    stage.assert_nothing_is_open();
+    stage.assert_no_open_effects();
 }
 
 #[test]
-fn what_left_nothing_behind_is_not_written_down_at_all() {
+fn a_launch_without_leftovers_writes_no_record() {
     let mut stage = Stage::absent();
     stage.disk_is(DiskIs::Full);
     let create = stage.create();

@@ -1,4 +1,4 @@
-//! Snapshots: on request, before a delete, and at the end; and that one which fails loses nothing.
+//! Snapshots: on request, before a delete, and at the expiry. A failed snapshot loses no sandbox.
 
 use super::*;
 
@@ -6,7 +6,7 @@ fn kept_at_the_end() -> Rules {
     rules_with(OnExpire::Snapshot, Restart::Never)
 }
 
-/// At its end, with the commit under way.
+/// At the expiry, with the commit under way.
 fn ending() -> Stage {
     let mut stage = Stage::running_under(kept_at_the_end());
     stage.wait_until_due();
@@ -14,7 +14,7 @@ fn ending() -> Stage {
 }
 
 #[test]
-fn a_snapshot_is_answered_and_told_of_and_changes_nothing() {
+fn a_snapshot_is_answered_and_published_and_changes_no_status() {
     let mut stage = Stage::running();
     let before = stage.seen().unwrap();
     let asked = stage.snapshot();
@@ -22,14 +22,14 @@ fn a_snapshot_is_answered_and_told_of_and_changes_nothing() {
     let snapshot = stage.commit_succeeds();
     assert_eq!(stage.snapshot_answer(asked), Ok(snapshot));
     assert_eq!(stage.seen().unwrap(), before);
-    let told = stage.history.last().unwrap();
-    assert_eq!((told.from, told.to), (Some(Status::Running), Some(Status::Running)));
-    assert_eq!(told.sandbox.reason, Reason::Snapshotted);
-    stage.assert_nothing_is_open();
+    let published = stage.history.last().unwrap();
+    assert_eq!((published.from, published.to), (Some(Status::Running), Some(Status::Running)));
+    assert_eq!(published.sandbox.reason, Reason::Snapshotted);
+    stage.assert_no_open_effects();
 }
 
 #[test]
-fn a_snapshot_that_fails_is_told_of_and_changes_nothing() {
+fn a_failed_snapshot_is_published_and_changes_no_status() {
     let mut stage = Stage::running();
     let asked = stage.snapshot();
     stage.commit_fails();
@@ -51,13 +51,13 @@ fn one_commit_is_under_way_at_a_time() {
 }
 
 #[test]
-fn what_only_uses_the_sandbox_goes_on_during_a_snapshot() {
+fn use_of_the_sandbox_proceeds_during_a_snapshot() {
     let mut stage = Stage::running();
     stage.snapshot();
     let (touch, create, renew) = (stage.touch(), stage.create(), stage.renew(Duration::from_secs(600)));
-    stage.kept(touch);
+    stage.sandbox_after(touch);
     assert_eq!(stage.created(create).outcome, Outcome::Reused);
-    stage.kept(renew);
+    stage.sandbox_after(renew);
 }
 
 #[test]
@@ -73,13 +73,13 @@ fn a_delete_and_a_pause_wait_for_the_snapshot_that_came_first() {
 }
 
 #[test]
-fn a_sandbox_that_stands_still_for_a_commit_is_not_paused() {
+fn a_sandbox_frozen_for_a_commit_is_not_paused() {
     let mut stage = Stage::running();
     stage.snapshot();
     stage.engine_event();
     stage.checked(Liveness::Paused);
     assert_eq!(stage.seen().unwrap().status, Status::Running);
-    // A look that began before the commit ended may have seen it stand still.
+    // A check that began before the end of the commit may have seen the container frozen.
     stage.engine_event();
     stage.commit_succeeds();
     stage.checked(Liveness::Paused);
@@ -94,14 +94,14 @@ fn a_paused_sandbox_is_kept_and_stays_paused() {
     let pause = stage.pause();
     let waiting = stage.snapshot();
     stage.pause_succeeds();
-    stage.kept(pause);
+    stage.sandbox_after(pause);
     let touch = stage.touch();
-    assert!(stage.is_waiting(touch), "it goes on once it is kept");
+    assert!(stage.is_waiting(touch), "it resumes after the snapshot");
     stage.commit_succeeds();
     stage.snapshot_answer(waiting).unwrap();
     assert_eq!(stage.seen().unwrap().status, Status::Paused);
     stage.unpause_succeeds();
-    stage.kept(touch);
+    stage.sandbox_after(touch);
 }
 
 #[test]
@@ -117,34 +117,34 @@ fn a_deadline_that_comes_during_a_snapshot_counts_after_it() {
 }
 
 #[test]
-fn a_delete_with_a_snapshot_removes_what_is_kept_and_says_as_what() {
+fn a_delete_with_a_snapshot_removes_the_sandbox_and_names_the_snapshot() {
     let mut stage = Stage::running();
-    let delete = stage.delete_keeping();
-    assert_eq!(stage.seen().unwrap().status, Status::Running, "nothing is removed before it is kept");
+    let delete = stage.delete_with_snapshot();
+    assert_eq!(stage.seen().unwrap().status, Status::Running, "no removal before the snapshot");
     let snapshot = stage.commit_succeeds();
     assert_eq!(stage.seen().unwrap().status, Status::Deleting);
     stage.tear_down_succeeds();
-    let Ok(Deletion::Deleted { snapshot: told, .. }) = stage.delete_answer(delete) else { panic!("not deleted") };
-    assert_eq!(told, Some(snapshot.origin.id));
+    let Ok(Deletion::Deleted { snapshot: named, .. }) = stage.delete_answer(delete) else { panic!("not deleted") };
+    assert_eq!(named, Some(snapshot.origin.id));
     stage.assert_idle();
 }
 
 #[test]
-fn a_delete_whose_snapshot_fails_deletes_nothing() {
+fn a_delete_whose_snapshot_fails_keeps_the_sandbox() {
     let mut stage = Stage::running();
-    let delete = stage.delete_keeping();
+    let delete = stage.delete_with_snapshot();
     let create = stage.create();
     stage.commit_fails();
     assert!(matches!(stage.delete_answer(delete), Err(SandboxError::SnapshotFailed { .. })));
     assert_eq!(stage.created(create).outcome, Outcome::Reused);
     stage.checked(Liveness::Alive);
-    stage.assert_nothing_is_open();
+    stage.assert_no_open_effects();
 }
 
 #[test]
 fn a_create_that_came_during_a_delete_with_a_snapshot_follows_it() {
     let mut stage = Stage::running();
-    let (delete, create) = (stage.delete_keeping(), stage.create());
+    let (delete, create) = (stage.delete_with_snapshot(), stage.create());
     stage.commit_succeeds();
     stage.tear_down_succeeds();
     stage.delete_answer(delete).unwrap();
@@ -153,10 +153,10 @@ fn a_create_that_came_during_a_delete_with_a_snapshot_follows_it() {
 }
 
 #[test]
-fn what_failed_is_kept_when_it_is_deleted_and_what_vanished_cannot_be() {
+fn a_failed_sandbox_is_saved_when_deleted_and_a_vanished_one_cannot_be() {
     let mut stage = Stage::running();
     stage.dies();
-    let delete = stage.delete_keeping();
+    let delete = stage.delete_with_snapshot();
     stage.commit_succeeds();
     stage.tear_down_succeeds();
     assert!(matches!(stage.delete_answer(delete), Ok(Deletion::Deleted { snapshot: Some(_), .. })));
@@ -164,7 +164,7 @@ fn what_failed_is_kept_when_it_is_deleted_and_what_vanished_cannot_be() {
     let mut stage = Stage::running();
     stage.engine_event();
     stage.checked(Liveness::Vanished);
-    let delete = stage.delete_keeping();
+    let delete = stage.delete_with_snapshot();
     stage.tear_down_succeeds();
     assert!(matches!(stage.delete_answer(delete), Ok(Deletion::Deleted { snapshot: None, .. })));
 }
@@ -172,7 +172,7 @@ fn what_failed_is_kept_when_it_is_deleted_and_what_vanished_cannot_be() {
 #[test]
 fn a_sandbox_at_its_end_is_kept_and_then_removed() {
     let mut stage = ending();
-    assert_eq!(stage.seen().unwrap().status, Status::Running, "nothing is removed before it is kept");
+    assert_eq!(stage.seen().unwrap().status, Status::Running, "no removal before the snapshot");
     stage.commit_succeeds();
     let sandbox = stage.seen().unwrap();
     assert_eq!((sandbox.status, sandbox.reason), (Status::Deleting, Reason::Expired));
@@ -190,7 +190,7 @@ fn a_sandbox_that_cannot_be_kept_stays_and_is_tried_again_less_and_less_eagerly(
         assert_eq!(stage.seen().unwrap().status, Status::Running);
         delays.push((stage.deadline.unwrap() - stage.now).num_seconds());
         stage.due();
-        stage.assert_nothing_is_open();
+        stage.assert_no_open_effects();
         stage.wait_until_due();
     }
     assert_eq!(delays, [5, 10, 20, 40, 80, 160, 300, 300]);
@@ -223,15 +223,15 @@ fn a_create_at_the_end_is_refused_if_the_old_one_cannot_be_kept() {
 }
 
 #[test]
-fn a_renewal_rescues_what_could_not_be_kept() {
+fn a_renewal_rescues_a_sandbox_whose_snapshot_failed() {
     let mut stage = ending();
     stage.commit_fails();
     stage.checked(Liveness::Alive);
     let renew = stage.renew(Duration::from_secs(3600));
-    stage.kept(renew);
+    stage.sandbox_after(renew);
     stage.now = stage.deadline.unwrap().min(stage.now + Duration::from_secs(5));
     stage.due();
-    stage.assert_nothing_is_open();
+    stage.assert_no_open_effects();
     let create = stage.create();
     stage.checked(Liveness::Alive);
     assert_eq!(stage.created(create).outcome, Outcome::Reused);
@@ -270,14 +270,14 @@ fn a_restart_waits_for_the_snapshot() {
 }
 
 #[test]
-fn there_is_nothing_to_be_kept_of_nothing() {
+fn a_snapshot_without_a_sandbox_is_refused() {
     let mut stage = Stage::absent();
     let snapshot = stage.snapshot();
     assert!(matches!(stage.snapshot_answer(snapshot), Err(SandboxError::NotFound { .. })));
     let create = stage.create();
     let snapshot = stage.snapshot();
     assert!(matches!(stage.snapshot_answer(snapshot), Err(SandboxError::NotRunning { status: Status::Creating, .. })));
-    let delete = stage.delete_keeping();
+    let delete = stage.delete_with_snapshot();
     stage.cancel();
     stage.launch_fails(Remains::Nothing);
     stage.start_failure(create);

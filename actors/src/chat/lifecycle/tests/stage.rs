@@ -1,4 +1,4 @@
-//! Everybody around a lifecycle: callers, engine, journal and clock, each doing what a test says.
+//! The callers, engine, journal and clock around a lifecycle, as a test directs them.
 
 mod callers;
 mod engine;
@@ -6,30 +6,30 @@ mod time;
 
 use super::*;
 
-/// A chat on a stage: requests and events go in, and what comes out is kept until a test asks for it.
+/// A chat on a stage: requests and events go in, and effects are kept until a test asks for them.
 pub(super) struct Stage {
     pub(super) lifecycle: Lifecycle,
     pub(super) now: Timestamp,
     waiters: u64,
     containers: u32,
     pub(super) answers: BTreeMap<WaiterId, Reply>,
-    /// What was asked of the world and is not answered yet, oldest first.
+    /// Effects without an answer, oldest first.
     pub(super) open: Vec<Effect>,
     pub(super) history: Vec<Transition>,
     pub(super) disk: Disk,
     disk_is: DiskIs,
     pub(super) deadline: Option<Timestamp>,
-    /// Every activity that was to be written down.
-    pub(super) noted: Vec<Timestamp>,
+    /// Every saved activity.
+    pub(super) saved_activities: Vec<Timestamp>,
     pub(super) counted: Vec<Status>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum DiskIs {
     Fine,
-    /// Nothing gets there, and nobody is told.
+    /// No write is committed or answered.
     Stuck,
-    /// Whoever waits is told at once.
+    /// Acknowledged writes fail at once.
     Full,
 }
 
@@ -42,7 +42,7 @@ impl Stage {
         Self::with(Lifecycle::unknown(request().chat, name(), rules()), Vec::new())
     }
 
-    /// With a sandbox that engine and journal know of.
+    /// With a sandbox that engine and journal know.
     pub(super) fn resuming(sandbox: Sandbox) -> Self {
         Self::resuming_under(rules(), sandbox)
     }
@@ -100,14 +100,14 @@ impl Stage {
             disk: Disk::default(),
             disk_is: DiskIs::Fine,
             deadline: None,
-            noted: Vec::new(),
+            saved_activities: Vec::new(),
             counted: Vec::new(),
         };
         stage.receive(effects);
         stage
     }
 
-    pub(super) fn tell(&mut self, event: Event) {
+    pub(super) fn send(&mut self, event: Event) {
         let effects = self.lifecycle.handle(event, self.now);
         self.receive(effects);
     }
@@ -115,12 +115,12 @@ impl Stage {
     pub(super) fn receive(&mut self, effects: Vec<Effect>) {
         for effect in effects {
             if let Effect::SaveActivity { at, .. } = &effect {
-                self.noted.push(*at);
+                self.saved_activities.push(*at);
             }
-            let Some(effect) = self.disk.hand_over(effect) else { continue };
+            let Some(effect) = self.disk.queue_write(effect) else { continue };
             match effect {
                 Effect::Answer { waiter, reply } => {
-                    assert!(waiter.0 < self.waiters, "{waiter:?} never asked anything");
+                    assert!(waiter.0 < self.waiters, "{waiter:?} sent no request");
                     let before = self.answers.insert(waiter, reply);
                     assert!(before.is_none(), "{waiter:?} was answered before: {before:?}");
                 }
@@ -143,21 +143,21 @@ impl Stage {
     pub(super) fn write_all(&mut self) {
         while !self.disk.is_empty() {
             if let Some(ticket) = self.disk.take() {
-                self.tell(Event::Saved { ticket, result: Ok(()) });
+                self.send(Event::Saved { ticket, result: Ok(()) });
             }
         }
     }
 
     pub(super) fn refuse_all(&mut self) {
         for ticket in self.disk.refuse() {
-            self.tell(Event::Saved { ticket, result: Err(no_room()) });
+            self.send(Event::Saved { ticket, result: Err(no_room()) });
         }
     }
 
-    /// A write that nobody wanted to wait for any longer.
+    /// The oldest acknowledged write times out.
     pub(super) fn write_times_out(&mut self) {
-        let ticket = self.disk.time_out().expect("somebody waits for a write");
-        self.tell(Event::Saved { ticket, result: Err(NotSaved("no answer".into())) });
+        let ticket = self.disk.time_out().expect("an acknowledged write is queued");
+        self.send(Event::Saved { ticket, result: Err(NotSaved("no answer".into())) });
     }
 
     pub(super) fn disk_is(&mut self, disk_is: DiskIs) {
@@ -165,7 +165,7 @@ impl Stage {
         self.receive(Vec::new());
     }
 
-    /// What the next service would read.
+    /// Returns the record that the next service would read.
     pub(super) fn on_disk(&self) -> Option<&Sandbox> {
         self.disk.record.as_ref()
     }
@@ -174,14 +174,14 @@ impl Stage {
         self.now += time;
     }
 
-    pub(super) fn assert_nothing_is_open(&self) {
+    pub(super) fn assert_no_open_effects(&self) {
         assert!(self.open.is_empty(), "{:?}", self.open);
         assert!(self.disk_is != DiskIs::Fine || self.disk.is_empty(), "{:?}", self.disk);
     }
 
-    /// Nothing is open and nothing is owned: the actor may retire.
+    /// Checks that no effect is open and no container is owned, so that the actor may stop.
     pub(super) fn assert_idle(&self) {
-        self.assert_nothing_is_open();
+        self.assert_no_open_effects();
         assert!(self.lifecycle.is_idle(), "{:?}", self.lifecycle.phase());
         assert!(self.lifecycle.is_settled());
         assert_eq!(self.deadline, None, "a deadline without a sandbox");

@@ -1,4 +1,4 @@
-//! A sandbox that was not seen for a while is looked at before it is handed out again, and so is one that stirs.
+//! Checks before a sandbox is handed out again after a while, and after an engine event.
 
 use super::*;
 
@@ -10,16 +10,16 @@ fn unseen_for_a_while() -> Stage {
 }
 
 #[test]
-fn a_sandbox_that_was_seen_recently_is_handed_out_without_a_look() {
+fn a_sandbox_that_was_seen_recently_is_handed_out_without_a_check() {
     let mut stage = Stage::running();
     stage.wait(TRUST);
     let create = stage.create();
     assert_eq!(stage.created(create).outcome, Outcome::Reused);
-    stage.assert_nothing_is_open();
+    stage.assert_no_open_effects();
 }
 
 #[test]
-fn creates_share_one_look_and_trust_it_afterwards() {
+fn creates_share_one_check_and_trust_it_afterwards() {
     let mut stage = unseen_for_a_while();
     let creates = [stage.create(), stage.create()];
     stage.checked(Liveness::Alive);
@@ -27,7 +27,7 @@ fn creates_share_one_look_and_trust_it_afterwards() {
     assert_eq!(reused[0], reused[1]);
     let later = stage.create();
     stage.created(later);
-    stage.assert_nothing_is_open();
+    stage.assert_no_open_effects();
 }
 
 #[test]
@@ -54,7 +54,7 @@ fn a_sandbox_that_died_is_replaced_and_its_death_is_published() {
     let created = creates.map(|create| stage.created(create));
     assert_eq!(created[0], created[1]);
     assert_eq!(created[0].outcome, Outcome::Replaced);
-    stage.assert_nothing_is_open();
+    stage.assert_no_open_effects();
 }
 
 #[test]
@@ -72,7 +72,7 @@ fn a_sandbox_that_vanished_is_replaced() {
 }
 
 #[test]
-fn a_sandbox_that_cannot_be_looked_at_is_handed_out_again() {
+fn a_sandbox_that_cannot_be_checked_is_handed_out_again() {
     let mut stage = unseen_for_a_while();
     let session = stage.seen().unwrap().session;
     let create = stage.create();
@@ -82,15 +82,15 @@ fn a_sandbox_that_cannot_be_looked_at_is_handed_out_again() {
 }
 
 #[test]
-fn a_create_that_does_not_fit_is_refused_without_a_look() {
+fn a_create_that_does_not_match_is_refused_without_a_check() {
     let mut stage = unseen_for_a_while();
     let create = stage.create_with(from_another_agent());
     assert_eq!(stage.conflict(create), ["agent_id"]);
-    stage.assert_nothing_is_open();
+    stage.assert_no_open_effects();
 }
 
 #[test]
-fn a_delete_during_a_look_lets_the_creates_before_it_go_first() {
+fn a_delete_during_a_check_lets_the_creates_before_it_go_first() {
     let mut stage = unseen_for_a_while();
     let session = stage.seen().unwrap().session;
     let create = stage.create();
@@ -104,7 +104,7 @@ fn a_delete_during_a_look_lets_the_creates_before_it_go_first() {
 }
 
 #[test]
-fn creates_that_wait_for_a_look_when_the_sandbox_expires_get_the_next_one() {
+fn creates_that_wait_for_a_check_when_the_sandbox_expires_get_the_next_one() {
     let mut stage = unseen_for_a_while();
     let old = stage.seen().unwrap().session;
     let waiting = stage.create();
@@ -118,11 +118,11 @@ fn creates_that_wait_for_a_look_when_the_sandbox_expires_get_the_next_one() {
     assert_ne!(created[0].sandbox.session, old);
     assert_eq!(created[0].outcome, Outcome::Replaced);
     stage.checked(Liveness::Vanished);
-    assert_eq!(stage.seen().unwrap().status, Status::Running, "the look was at the old one");
+    assert_eq!(stage.seen().unwrap().status, Status::Running, "the check was of the old one");
 }
 
 #[test]
-fn a_sandbox_that_expires_during_a_look_is_replaced() {
+fn a_sandbox_that_expires_during_a_check_is_replaced() {
     let mut stage = unseen_for_a_while();
     let create = stage.create();
     stage.wait(request().ttl());
@@ -133,40 +133,40 @@ fn a_sandbox_that_expires_during_a_look_is_replaced() {
 }
 
 #[test]
-fn a_sandbox_that_stirs_is_looked_at_and_its_death_is_known_at_once() {
+fn an_engine_event_triggers_a_check_that_finds_the_death() {
     let mut stage = Stage::running();
     stage.engine_event();
     stage.engine_event();
     stage.checked(Liveness::Ended(death()));
     assert_eq!(stage.seen().unwrap().reason, Reason::OomKilled);
-    stage.assert_nothing_is_open();
+    stage.assert_no_open_effects();
 }
 
 #[test]
-fn a_sandbox_that_stirs_and_is_alive_is_trusted_again() {
+fn a_live_sandbox_is_trusted_again_after_an_engine_event() {
     let mut stage = unseen_for_a_while();
     stage.engine_event();
     stage.checked(Liveness::Alive);
     let create = stage.create();
     assert_eq!(stage.created(create).outcome, Outcome::Reused);
-    stage.assert_nothing_is_open();
+    stage.assert_no_open_effects();
 }
 
 #[test]
-fn a_container_of_another_time_stirs_nobody() {
+fn an_event_of_another_container_is_ignored() {
     let mut stage = Stage::running();
-    stage.tell(Event::EngineEvent { container: ContainerId::new("another") });
-    stage.assert_nothing_is_open();
+    stage.send(Event::EngineEvent { container: ContainerId::new("another") });
+    stage.assert_no_open_effects();
 }
 
 #[test]
-fn a_sandbox_that_stirred_while_it_was_being_created_is_looked_at_when_it_runs() {
+fn an_engine_event_during_a_create_triggers_a_check_when_it_runs() {
     let mut stage = Stage::absent();
     stage.disk_is(DiskIs::Stuck);
     let create = stage.create();
     let container = stage.launch_succeeds();
-    stage.tell(Event::EngineEvent { container });
-    stage.assert_nothing_is_open();
+    stage.send(Event::EngineEvent { container });
+    stage.assert_no_open_effects();
     stage.disk_is(DiskIs::Fine);
     stage.created(create);
     stage.checked(Liveness::Ended(death()));
@@ -174,24 +174,24 @@ fn a_sandbox_that_stirred_while_it_was_being_created_is_looked_at_when_it_runs()
 }
 
 #[test]
-fn a_listing_that_does_not_show_the_sandbox_alive_is_a_reason_to_look_and_nothing_more() {
+fn a_listing_without_the_live_sandbox_only_triggers_a_check() {
     let mut stage = Stage::running();
     let container = stage.seen().unwrap().container.unwrap();
-    stage.tell(Event::Seen(Some(LiveContainer { container, paused: false })));
-    stage.assert_nothing_is_open();
+    stage.send(Event::Listed(Some(LiveContainer { container, paused: false })));
+    stage.assert_no_open_effects();
     for shown in [None, Some(another())] {
-        stage.tell(Event::Seen(shown));
+        stage.send(Event::Listed(shown));
         stage.checked(Liveness::Alive);
         assert_eq!(stage.seen().unwrap().status, Status::Running);
     }
 }
 
 #[test]
-fn a_listing_is_no_news_to_a_chat_that_has_nothing_running() {
+fn a_listing_is_ignored_by_a_chat_without_a_running_sandbox() {
     for mut stage in [Stage::absent(), Stage::unknown(), Stage::deleting(), Stage::adopting(&found(ended()))] {
         let open = stage.open.len();
-        stage.tell(Event::Seen(None));
-        stage.tell(Event::Seen(Some(another())));
+        stage.send(Event::Listed(None));
+        stage.send(Event::Listed(Some(another())));
         assert_eq!(stage.open.len(), open);
     }
 }
@@ -211,7 +211,7 @@ fn a_sandbox_whose_service_does_not_answer_is_replaced() {
     stage.tear_down_succeeds();
     stage.launch_succeeds();
     assert_eq!(stage.created(create).outcome, Outcome::Replaced);
-    stage.assert_nothing_is_open();
+    stage.assert_no_open_effects();
 }
 
 #[test]
@@ -224,5 +224,5 @@ fn a_service_that_does_not_answer_ends_no_sandbox_that_no_create_asks_for() {
     assert!(stage.is_waiting(create), "it was not seen to be well");
     stage.checked(Liveness::Alive);
     assert_eq!(stage.created(create).outcome, Outcome::Reused);
-    stage.assert_nothing_is_open();
+    stage.assert_no_open_effects();
 }

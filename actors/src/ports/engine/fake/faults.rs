@@ -1,4 +1,4 @@
-//! What can be made to go wrong with one call.
+//! Faults that tests inject into calls to the fake engine.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,20 +7,21 @@ use tokio::sync::watch;
 
 use crate::ports::engine::EngineError;
 
+/// A fault of one call.
 #[derive(Debug, Clone)]
 pub enum Fault {
-    /// Nothing is done.
+    /// Fails without effect.
     Fail(EngineError),
-    /// It is done, but the caller is told otherwise.
+    /// Takes effect, and reports a failure.
     DoThenFail(EngineError),
-    /// Nothing is done, and the caller is told that it was.
+    /// Has no effect, and reports success.
     FalseSuccess,
-    /// Never answers, never does it.
+    /// Never answers and has no effect.
     Hang,
     Delay(Duration),
-    /// Done and answered once the gate is opened.
+    /// Takes effect and answers after the gate is opened.
     Hold(Gate),
-    /// Done at once, and answered once the gate is opened: the answer is old by then.
+    /// Takes effect at once and answers after the gate is opened: the answer is stale by then.
     HoldAnswer(Gate),
     Panic,
 }
@@ -30,18 +31,18 @@ impl Fault {
         Fault::Fail(EngineError::Unreachable { message: "connection refused".into() })
     }
 
-    /// The call is not carried out, and the caller cannot know.
+    /// The call has no effect, and the caller cannot know.
     pub fn broken_off() -> Self {
         Fault::Fail(EngineError::Interrupted { message: "connection reset".into() })
     }
 
-    /// The call is carried out, and the answer is lost.
+    /// The call takes effect, and its answer is lost.
     pub fn answer_lost() -> Self {
         Fault::DoThenFail(EngineError::Interrupted { message: "connection reset".into() })
     }
 }
 
-/// Holds calls back until it is opened.
+/// A gate that blocks calls until it is opened.
 #[derive(Debug, Clone)]
 pub struct Gate(Arc<watch::Sender<bool>>);
 

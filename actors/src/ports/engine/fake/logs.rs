@@ -1,4 +1,4 @@
-//! What the containers of an engine in memory print: line by line, when a test says so.
+//! The logs of the fake engine's containers, which tests print line by line.
 
 use futures_util::StreamExt;
 use futures_util::stream;
@@ -22,7 +22,7 @@ impl Printed {
     }
 }
 
-/// With which of these lines the range begins.
+/// Returns the index of the first line of the range.
 pub(super) fn beginning(log: &[Printed], range: LogRange) -> usize {
     let too_early = log.iter().take_while(|printed| range.since.is_some_and(|since| printed.at < since)).count();
     too_early.max(log.len().saturating_sub(range.tail.unwrap_or(usize::MAX)))
@@ -30,7 +30,7 @@ pub(super) fn beginning(log: &[Printed], range: LogRange) -> usize {
 
 pub(super) fn stream(engine: FakeEngine, container: ContainerId, beginning: usize, follow: bool) -> EngineLogs {
     let next = move |(engine, container, line): (FakeEngine, ContainerId, usize)| async move {
-        // Before the look, so that nothing printed in between is missed.
+        // Subscribed before the read, so that no line printed in between is missed.
         let mut activity = engine.activity.subscribe();
         loop {
             let (printed, running) = match engine.inner().containers.get(&container) {

@@ -1,4 +1,4 @@
-//! Who is told what happens to the containers of an engine in memory.
+//! The event streams of the fake engine.
 
 use futures_util::StreamExt;
 use futures_util::stream;
@@ -29,18 +29,18 @@ impl Watchers {
         self.0.iter().filter(|watcher| !watcher.events.is_closed()).count()
     }
 
-    /// Tells those who watch the container's instance. One that is neither a chat's nor a slot is none of theirs.
-    pub(super) fn tell(&self, container: &Observed, what: EventKind) {
+    /// Publishes an event to the watchers of the container's instance, if the container belongs to a chat or is a slot.
+    pub(super) fn publish(&self, container: &Observed, kind: EventKind) {
         let label = |name| container.labels.get(name).map(String::as_str);
         let chat = label(labels::CHAT_ID).and_then(|chat| chat.parse().ok()).map(EventSubject::Chat);
         let slot = label(labels::SLOT_ID).and_then(|slot| slot.parse().ok()).map(EventSubject::Slot);
-        let Some(whose) = chat.or(slot) else { return };
+        let Some(subject) = chat.or(slot) else { return };
         for watcher in self.0.iter().filter(|watcher| label(labels::INSTANCE) == Some(watcher.instance.as_str())) {
-            let _ = watcher.events.send(Ok(EngineEvent { container: container.id.clone(), whose, what }));
+            let _ = watcher.events.send(Ok(EngineEvent { container: container.id.clone(), subject, kind }));
         }
     }
 
-    pub(super) fn break_off(&mut self) {
+    pub(super) fn disconnect(&mut self) {
         for watcher in self.0.drain(..) {
             let _ = watcher.events.send(Err(EngineError::Interrupted { message: "connection reset".into() }));
         }

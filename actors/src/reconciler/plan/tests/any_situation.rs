@@ -1,4 +1,4 @@
-//! Whatever the engine holds, the journal says and the actors look after: one pass brings them together.
+//! One pass reconciles any combination of containers, records and actors.
 
 use proptest::prelude::*;
 
@@ -13,7 +13,7 @@ struct World {
     underway_since: Option<Timestamp>,
 }
 
-/// What a chat has.
+/// The container, the record and the actor of a chat.
 fn chats(n: u8) -> impl Strategy<Value = (Option<Observed>, Option<Sandbox>, bool)> {
     let state = prop::sample::select(every_state());
     let health = prop::option::weighted(0.3, prop::sample::select(vec![Health::Healthy, Health::Unhealthy]));
@@ -27,7 +27,7 @@ fn chats(n: u8) -> impl Strategy<Value = (Option<Observed>, Option<Sandbox>, boo
     (prop::option::weighted(0.8, container), prop::option::weighted(0.7, record), prop::bool::weighted(0.3))
 }
 
-/// What somebody else has, though it looks like a chat's own.
+/// A foreign container that resembles one of a chat.
 fn foreign() -> impl Strategy<Value = Observed> {
     (0..6u8, 0..4u8, any::<u8>()).prop_map(|(n, kind, id)| {
         let ours = container(chat(n), session(1), ContainerState::Running);
@@ -81,7 +81,7 @@ impl World {
         }
     }
 
-    /// Carries a plan out as root, the chats and the journal do.
+    /// Carries out a plan as root, the chats and the journal do.
     fn carry_out(&mut self, planned: Vec<Action>) {
         for action in planned {
             let Action::Adopt { sandbox, .. } = action else { continue };
@@ -129,7 +129,7 @@ proptest! {
     }
 
     #[test]
-    fn a_chat_that_has_an_actor_is_only_told(world in worlds()) {
+    fn a_chat_that_has_an_actor_is_only_notified(world in worlds()) {
         for action in plan(&world.situation()) {
             if let Action::Adopt { sandbox, .. } = action {
                 prop_assert!(!world.adopted.contains(&sandbox.chat));
@@ -138,7 +138,7 @@ proptest! {
     }
 
     #[test]
-    fn nothing_foreign_is_touched(mut world in worlds()) {
+    fn foreign_containers_are_not_touched(mut world in worlds()) {
         let foreign = world.foreign();
         let planned = plan(&world.situation());
         for action in &planned {
@@ -151,7 +151,7 @@ proptest! {
     }
 
     #[test]
-    fn what_was_promised_and_is_alive_stays_as_it_was_promised(mut world in worlds()) {
+    fn a_live_acknowledged_sandbox_keeps_its_record(mut world in worlds()) {
         let alive = |world: &World| {
             let ours = world.ours();
             let mut alive = world.records.clone();
@@ -181,11 +181,11 @@ proptest! {
             "a second pass would {again:?}"
         );
         for chat in world.records.keys() {
-            prop_assert!(world.adopted.contains(chat), "nobody looks after what was promised to {chat}");
+            prop_assert!(world.adopted.contains(chat), "the record of {chat} has no actor");
         }
         for (chat, found) in world.ours() {
             let young = world.underway_since.is_some_and(|since| found.labels.created_at > since);
-            prop_assert!(young || world.adopted.contains(&chat), "nobody looks after {found:?}");
+            prop_assert!(young || world.adopted.contains(&chat), "no actor for {found:?}");
         }
         let before = world.clone();
         world.carry_out(again);

@@ -1,4 +1,4 @@
-//! An engine, a journal, a clock and callers around one lifecycle, which check every promise at every step.
+//! An engine, a journal, a clock and callers around one lifecycle. They check every guarantee at every step.
 
 mod engine;
 mod journal;
@@ -6,13 +6,13 @@ mod promises;
 
 use super::*;
 
-/// The engine holds at most one container of the chat, because it has but one name.
+/// The container of the chat. The engine holds at most one, because there is only one name.
 #[derive(Debug, Clone)]
 struct Container {
     id: ContainerId,
     labels: SessionLabels,
     state: ContainerState,
-    /// Made by a creation that had been given up.
+    /// Created by an abandoned create call.
     straggler: bool,
 }
 
@@ -21,7 +21,7 @@ struct Launching {
     generation: Generation,
     session: SessionId,
     agent: crate::domain::ids::AgentId,
-    /// Of a restart, from the beginning.
+    /// Set from the beginning for a restart.
     made: Option<ContainerId>,
     restart: bool,
     cancelled: bool,
@@ -32,7 +32,7 @@ enum Asked {
     Create { other_agent: bool },
     Get,
     Delete,
-    DeleteKeeping,
+    DeleteWithSnapshot,
     Snapshot,
     Renew(Duration),
     Touch,
@@ -50,23 +50,23 @@ pub(super) struct World {
     launching: Option<Launching>,
     tearing_down: Option<(Generation, Option<ContainerId>)>,
     stopping: Option<(Generation, ContainerId)>,
-    /// And whether it is to be paused.
+    /// With whether the container is to be paused.
     switching: Option<(Generation, ContainerId, bool)>,
     committing: Option<(Generation, Box<Sandbox>)>,
-    /// Of which sandboxes there are snapshots.
-    kept: Vec<SessionId>,
-    looking: bool,
+    /// Sessions that have a snapshot.
+    snapshotted: Vec<SessionId>,
+    discovering: bool,
     checking: Vec<(Generation, ContainerId)>,
     timers: Vec<(Generation, u32)>,
     restarts: Vec<Generation>,
-    /// Sessions of the creations that were given up and are still under way.
+    /// Sessions of the abandoned create calls that are still under way.
     stragglers: Vec<SessionId>,
     waiting: BTreeMap<WaiterId, Asked>,
     waiters: u64,
     leases: Vec<LeaseId>,
-    /// A caller has asked for a lease at some time.
+    /// A caller has asked for a lease before.
     leased: bool,
-    /// Every answer that carried a generation.
+    /// Every answer with a generation.
     past: Vec<(Generation, Event)>,
     /// Every answer of the journal.
     past_writes: Vec<Event>,
@@ -76,8 +76,8 @@ pub(super) struct World {
     disk: Disk,
     /// The journal has no history yet.
     journal_is_new: bool,
-    /// What a caller was last told that it has.
-    told: Option<Sandbox>,
+    /// The sandbox as last acknowledged to a caller.
+    acknowledged: Option<Sandbox>,
 }
 
 impl World {
@@ -105,8 +105,8 @@ impl World {
             stopping: None,
             switching: None,
             committing: None,
-            kept: Vec::new(),
-            looking: false,
+            snapshotted: Vec::new(),
+            discovering: false,
             checking: Vec::new(),
             timers: Vec::new(),
             restarts: Vec::new(),
@@ -121,11 +121,11 @@ impl World {
             deadline: None,
             journal_is_new: record.is_none(),
             disk: Disk::default(),
-            told: None,
+            acknowledged: None,
         };
         world.disk.record = record;
         match known {
-            Known::Nothing => world.journal_is_new = false,
+            Known::Absent => world.journal_is_new = false,
             Known::Unknown => world.start(false),
             Known::Listed => world.start(true),
         }
@@ -137,7 +137,7 @@ impl World {
             Step::Create { other_agent } => self.ask(Asked::Create { other_agent }),
             Step::Get => self.ask(Asked::Get),
             Step::Delete => self.ask(Asked::Delete),
-            Step::DeleteKeeping => self.ask(Asked::DeleteKeeping),
+            Step::DeleteWithSnapshot => self.ask(Asked::DeleteWithSnapshot),
             Step::Snapshot => self.ask(Asked::Snapshot),
             Step::Renew(ttl) => self.ask(Asked::Renew(ttl)),
             Step::Touch => self.ask(Asked::Touch),
@@ -160,22 +160,22 @@ impl World {
             Step::Wait(time) => self.now += time,
             Step::Due { early } => {
                 if self.deadline.take_if(|at| early || *at <= self.now).is_some() || early {
-                    self.tell(Event::Due);
+                    self.send(Event::Due);
                 }
             }
             Step::ClockSteps(seconds) => {
                 let by = TimeDelta::seconds(seconds);
                 self.now += by;
-                self.tell(Event::ClockStepped { by });
+                self.send(Event::ClockStepped { by });
             }
-            Step::AskedToWriteDown => self.flush_unsaved(),
+            Step::FlushRequested => self.flush_unsaved(),
             Step::LaunchProgresses => self.progress_launch(),
             Step::LaunchEnds(end) => self.end_launch(end),
             Step::TearDownEnds(end) => self.end_tear_down(end),
             Step::StopEnds(end) => self.end_stop(end),
             Step::SwitchEnds(end) => self.end_switch(end),
             Step::CommitEnds(end) => self.end_commit(end),
-            Step::LookEnds { answered } => self.end_look(answered),
+            Step::DiscoveryEnds { answered } => self.end_discovery(answered),
             Step::CheckEnds { answered } => self.end_check(answered),
             Step::TimerRings { oldest } => self.ring(oldest),
             Step::RestartComes => self.restart(),
@@ -184,7 +184,7 @@ impl World {
             Step::ContainerDies => self.container_dies(),
             Step::ContainerVanishes => self.container_vanishes(),
             Step::ContainerIsSwitched => self.container_is_switched(),
-            Step::Stirs => self.stir(),
+            Step::EngineEvent => self.engine_event(),
             Step::Listed { up_to_date } => self.list(up_to_date),
             Step::DiskWrites { writes } => self.write(writes),
             Step::DiskIsFull => self.refuse_writes(),
@@ -195,26 +195,26 @@ impl World {
         }
     }
 
-    /// Engine and journal answer everything that is open, as they should, until nothing is.
+    /// Engine and journal answer all open effects successfully, until none is left.
     pub(super) fn settle(&mut self) {
         for _ in 0..1000 {
             self.write(usize::MAX);
             let ends = self.tearing_down.is_some() || self.stopping.is_some();
             let effects = self.launching.is_some() || ends || self.switching.is_some() || self.committing.is_some();
             let timers = !self.timers.is_empty() || !self.restarts.is_empty();
-            let looks = self.looking || !self.checking.is_empty();
-            if !effects && !timers && !looks && self.stragglers.is_empty() {
-                // What went unnoticed so far is noticed now.
+            let checks = self.discovering || !self.checking.is_empty();
+            if !effects && !timers && !checks && self.stragglers.is_empty() {
+                // Unnoticed changes are noticed now.
                 self.list(true);
-                if self.lifecycle.unwritten {
+                if self.lifecycle.unsaved_clock_shift {
                     self.flush_unsaved();
                 }
                 if self.checking.is_empty() && self.disk.is_empty() {
-                    assert!(self.lifecycle.is_settled(), "nothing is open in {:?}", self.lifecycle.phase());
+                    assert!(self.lifecycle.is_settled(), "no effect is open in {:?}", self.lifecycle.phase());
                     return;
                 }
             }
-            self.end_look(true);
+            self.end_discovery(true);
             self.end_launch(LaunchEnd::Succeeds);
             self.end_tear_down(End::Succeeds);
             self.end_stop(End::Succeeds);
@@ -232,10 +232,10 @@ impl World {
         let waiter = WaiterId(self.waiters);
         self.waiters += 1;
         self.waiting.insert(waiter, asked);
-        self.tell(Event::Request(match asked {
+        self.send(Event::Request(match asked {
             Asked::Get => Request::Get { waiter },
             Asked::Delete => Request::Delete { waiter, snapshot: None },
-            Asked::DeleteKeeping => Request::Delete { waiter, snapshot: Some(true) },
+            Asked::DeleteWithSnapshot => Request::Delete { waiter, snapshot: Some(true) },
             Asked::Snapshot => Request::Snapshot { waiter, label: None },
             Asked::Create { other_agent } => {
                 let request = Box::new(if other_agent { from_another_agent() } else { request() });
@@ -249,7 +249,7 @@ impl World {
         }));
     }
 
-    fn tell(&mut self, event: Event) {
+    fn send(&mut self, event: Event) {
         match &event {
             Event::Launched { generation, .. }
             | Event::Checked { generation, .. }
@@ -260,32 +260,35 @@ impl World {
             | Event::RestartDue { generation }
             | Event::RetryDue { generation, .. } => self.past.push((*generation, event.clone())),
             Event::Saved { .. } => self.past_writes.push(event.clone()),
-            Event::Request(_) | Event::Looked(_) | Event::StragglerEnded | Event::Due => {}
-            Event::EngineEvent { .. } | Event::Seen(_) | Event::ClockStepped { .. } => {}
+            Event::Request(_) | Event::Discovered(_) | Event::StragglerEnded | Event::Due => {}
+            Event::EngineEvent { .. } | Event::Listed(_) | Event::ClockStepped { .. } => {}
         }
         let effects = self.lifecycle.handle(event, self.now);
         self.receive(effects);
     }
 
-    /// What an earlier generation is told now, or a writer is told twice, changes nothing; at most a container that it
-    /// brings is discarded.
+    /// Repeats an answer of an earlier generation or of the journal. It must not change the state; at most an outdated
+    /// container is removed.
     fn repeat(&mut self, nth: usize) {
         let current = self.lifecycle.generation;
         let earlier = self.past.iter().filter(|(generation, _)| *generation < current).map(|(_, event)| event);
         let Some(event) = earlier.chain(&self.past_writes).nth(nth) else { return };
         if let Event::Launched { result: Err(LaunchFailure { remains: Remains::Straggler, .. }), .. } = event {
-            // One more creation that was given up is one more to wait for, whoever it belonged to.
+            // Each abandoned create call counts, also that of an earlier generation.
             return;
         }
         let before = format!("{:?}", self.lifecycle);
         let effects = self.lifecycle.handle(event.clone(), self.now);
-        assert!(effects.iter().all(|effect| matches!(effect, Effect::Discard { .. })), "{event:?} led to {effects:?}");
+        assert!(
+            effects.iter().all(|effect| matches!(effect, Effect::RemoveContainer { .. })),
+            "{event:?} led to {effects:?}"
+        );
         assert_eq!(format!("{:?}", self.lifecycle), before, "{event:?} was applied");
     }
 
     fn receive(&mut self, effects: Vec<Effect>) {
         for effect in effects {
-            let Some(effect) = self.disk.hand_over(effect) else { continue };
+            let Some(effect) = self.disk.queue_write(effect) else { continue };
             match effect {
                 Effect::Answer { waiter, reply } => self.answered(waiter, &reply),
                 Effect::Publish(transition) => self.published(&transition),
@@ -294,47 +297,47 @@ impl World {
                 Effect::Disarm => self.deadline = None,
                 Effect::RetryAfter { generation, attempt, .. } => self.timers.push((generation, attempt)),
                 Effect::RestartAfter { generation, .. } => self.restarts.push(generation),
-                // Only an answer to a launch of another generation brings one, and there is none to be open.
-                Effect::Discard { container } => panic!("{container} belonged to no launch"),
+                // Only an answer to an outdated launch brings such a container, and no such launch is open.
+                Effect::RemoveContainer { container } => panic!("{container} belonged to no launch"),
                 effect => self.begin(effect),
             }
         }
-        self.check_the_state();
+        self.check_state();
     }
 
-    /// An actor ends in the middle of everything. Its callers are told to come again, its tasks end with it, and its
-    /// successor looks for itself. What it has handed to the journal still gets there.
+    /// The actor crashes. Its callers get an error, its tasks end, and its successor starts with a discovery. Writes
+    /// handed to the journal are still committed.
     fn crash(&mut self) {
-        self.disk.abandon();
-        // A creation that nobody waits for any more removes what it brings.
+        self.disk.drop_tickets();
+        // An abandoned create call removes its container.
         self.container.take_if(|container| container.straggler);
         self.start(false);
     }
 
-    /// The service ends in the middle of everything, and what is not on disk is lost.
+    /// The service is killed, and unsaved state is lost.
     fn kill(&mut self, listed: bool) {
-        let kept = self.told.take().filter(|told| self.is_kept(told));
-        self.disk.lose();
+        let present = self.acknowledged.take().filter(|acknowledged| self.is_not_being_removed(acknowledged));
+        self.disk.drop_writes();
         if let Some(container) = &mut self.container {
             container.straggler = false;
         }
         self.start(listed);
-        if let Some(told) = kept {
+        if let Some(acknowledged) = present {
             if !listed {
-                self.end_look(true);
+                self.end_discovery(true);
             }
-            self.assert_still_there(&told);
+            self.assert_present(&acknowledged);
         }
     }
 
-    /// Starts an actor with nothing but what engine and journal hold.
+    /// Starts an actor with only the state of engine and journal.
     fn start(&mut self, listed: bool) {
         self.launching = None;
         self.tearing_down = None;
         self.stopping = None;
         self.switching = None;
         self.committing = None;
-        self.looking = false;
+        self.discovering = false;
         self.checking.clear();
         self.timers.clear();
         self.restarts.clear();
@@ -344,10 +347,10 @@ impl World {
         self.past_writes.clear();
         self.status = None;
         self.deadline = None;
-        self.told = None;
+        self.acknowledged = None;
         let (chat, rules) = (request().chat, self.rules.clone());
-        let (lifecycle, effects) = match listed.then(|| self.look_up()) {
-            None => Lifecycle::unknown(chat, name(), rules).looking(),
+        let (lifecycle, effects) = match listed.then(|| self.discover()) {
+            None => Lifecycle::unknown(chat, name(), rules).discovering(),
             Some(None) => (Lifecycle::absent(chat, name(), rules), Vec::new()),
             Some(Some(sandbox)) => Lifecycle::absent(chat, name(), rules).resuming(*sandbox),
         };

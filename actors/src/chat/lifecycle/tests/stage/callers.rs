@@ -1,4 +1,4 @@
-//! Those who ask, and what they are answered.
+//! The callers and their answers.
 
 use super::*;
 
@@ -14,62 +14,62 @@ impl Stage {
 
     pub(in super::super) fn create_with(&mut self, request: CreateRequest) -> WaiterId {
         let (waiter, session) = (self.waiter(), SessionId::random());
-        self.tell(Event::Request(Request::Create { waiter, request: Box::new(request), session }));
+        self.send(Event::Request(Request::Create { waiter, request: Box::new(request), session }));
         waiter
     }
 
     pub(in super::super) fn delete(&mut self) -> WaiterId {
         let waiter = self.waiter();
-        self.tell(Event::Request(Request::Delete { waiter, snapshot: None }));
+        self.send(Event::Request(Request::Delete { waiter, snapshot: None }));
         waiter
     }
 
     /// With a snapshot first.
-    pub(in super::super) fn delete_keeping(&mut self) -> WaiterId {
+    pub(in super::super) fn delete_with_snapshot(&mut self) -> WaiterId {
         let waiter = self.waiter();
-        self.tell(Event::Request(Request::Delete { waiter, snapshot: Some(true) }));
+        self.send(Event::Request(Request::Delete { waiter, snapshot: Some(true) }));
         waiter
     }
 
     pub(in super::super) fn snapshot(&mut self) -> WaiterId {
         let waiter = self.waiter();
-        self.tell(Event::Request(Request::Snapshot { waiter, label: None }));
+        self.send(Event::Request(Request::Snapshot { waiter, label: None }));
         waiter
     }
 
     pub(in super::super) fn get(&mut self) -> WaiterId {
         let waiter = self.waiter();
-        self.tell(Event::Request(Request::Get { waiter }));
+        self.send(Event::Request(Request::Get { waiter }));
         waiter
     }
 
     pub(in super::super) fn renew(&mut self, ttl: Duration) -> WaiterId {
         let waiter = self.waiter();
-        self.tell(Event::Request(Request::Renew { waiter, ttl }));
+        self.send(Event::Request(Request::Renew { waiter, ttl }));
         waiter
     }
 
     pub(in super::super) fn touch(&mut self) -> WaiterId {
         let waiter = self.waiter();
-        self.tell(Event::Request(Request::Touch { waiter }));
+        self.send(Event::Request(Request::Touch { waiter }));
         waiter
     }
 
     pub(in super::super) fn pause(&mut self) -> WaiterId {
         let waiter = self.waiter();
-        self.tell(Event::Request(Request::Pause { waiter }));
+        self.send(Event::Request(Request::Pause { waiter }));
         waiter
     }
 
     pub(in super::super) fn lease(&mut self, lease: Lease) -> WaiterId {
         let waiter = self.waiter();
-        self.tell(Event::Request(Request::Lease { waiter, lease }));
+        self.send(Event::Request(Request::Lease { waiter, lease }));
         waiter
     }
 
     pub(in super::super) fn release(&mut self, lease: LeaseId) -> WaiterId {
         let waiter = self.waiter();
-        self.tell(Event::Request(Request::Release { waiter, lease }));
+        self.send(Event::Request(Request::Release { waiter, lease }));
         waiter
     }
 
@@ -80,7 +80,7 @@ impl Stage {
         }
     }
 
-    /// What a get is answered at once.
+    /// Returns the answer of a get, which must come at once.
     pub(in super::super) fn seen(&mut self) -> Option<Sandbox> {
         let get = self.get();
         self.got(get).expect("get does not fail where the chat is known")
@@ -122,13 +122,15 @@ impl Stage {
         answer
     }
 
-    pub(in super::super) fn kept_answer(&mut self, waiter: WaiterId) -> Result<Sandbox, SandboxError> {
-        let Reply::Kept(answer) = self.reply(waiter) else { panic!("{waiter:?} did not keep anything") };
+    pub(in super::super) fn sandbox_answer(&mut self, waiter: WaiterId) -> Result<Sandbox, SandboxError> {
+        let Reply::Sandbox(answer) = self.reply(waiter) else {
+            panic!("{waiter:?} did not renew, touch, pause, lease or release")
+        };
         answer
     }
 
-    pub(in super::super) fn kept(&mut self, waiter: WaiterId) -> Sandbox {
-        self.kept_answer(waiter).expect("it is kept")
+    pub(in super::super) fn sandbox_after(&mut self, waiter: WaiterId) -> Sandbox {
+        self.sandbox_answer(waiter).expect("the request succeeds")
     }
 
     pub(in super::super) fn snapshot_answer(&mut self, waiter: WaiterId) -> Result<Snapshot, SandboxError> {

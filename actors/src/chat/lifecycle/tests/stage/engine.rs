@@ -1,4 +1,4 @@
-//! What is asked of the engine, and what it answers.
+//! The effects at the engine and their answers.
 
 use super::*;
 
@@ -23,7 +23,7 @@ impl Stage {
         let started = self.started();
         let Ok(Launched::Started { container, .. }) = &started else { unreachable!() };
         let container = container.clone();
-        self.tell(Event::Launched { generation, result: started });
+        self.send(Event::Launched { generation, result: started });
         container
     }
 
@@ -36,12 +36,12 @@ impl Stage {
     pub(in super::super) fn launch_fails(&mut self, remains: Remains) {
         let (generation, _) = self.launch();
         let failure = LaunchFailure { failure: StartFailure::NoAddress, remains };
-        self.tell(Event::Launched { generation, result: Err(failure) });
+        self.send(Event::Launched { generation, result: Err(failure) });
     }
 
     pub(in super::super) fn launch_finds(&mut self, found: Found) {
         let (generation, _) = self.launch();
-        self.tell(Event::Launched { generation, result: Ok(Launched::Found(Box::new(found))) });
+        self.send(Event::Launched { generation, result: Ok(Launched::Found(Box::new(found))) });
     }
 
     pub(in super::super) fn cancel(&mut self) -> Generation {
@@ -51,7 +51,7 @@ impl Stage {
         })
     }
 
-    /// What is to be torn down, and whether gracefully.
+    /// Takes a tear-down; returns its container, and whether it is graceful.
     pub(in super::super) fn tear_down(&mut self) -> (Generation, Option<ContainerId>, bool) {
         self.take("tear-down", |effect| match effect {
             Effect::TearDown { generation, container, graceful } => Some((*generation, container.clone(), *graceful)),
@@ -61,37 +61,37 @@ impl Stage {
 
     pub(in super::super) fn tear_down_succeeds(&mut self) -> Option<ContainerId> {
         let (generation, container, _) = self.tear_down();
-        self.tell(Event::TornDown { generation, result: Ok(()) });
+        self.send(Event::TornDown { generation, result: Ok(()) });
         container
     }
 
     pub(in super::super) fn tear_down_fails(&mut self) {
         let (generation, ..) = self.tear_down();
-        self.tell(Event::TornDown { generation, result: Err(unreachable().into()) });
+        self.send(Event::TornDown { generation, result: Err(unreachable().into()) });
     }
 
-    /// Lets the oldest timer ring; answers what it was set to.
+    /// Fires the oldest timer; returns its delay.
     pub(in super::super) fn retry(&mut self) -> Duration {
         let (generation, attempt, delay) = self.take("timer", |effect| match effect {
             Effect::RetryAfter { generation, attempt, delay } => Some((*generation, *attempt, *delay)),
             _ => None,
         });
-        self.tell(Event::RetryDue { generation, attempt });
+        self.send(Event::RetryDue { generation, attempt });
         delay
     }
 
-    pub(in super::super) fn looked(&mut self, result: Result<Option<Found>, EngineError>) {
+    pub(in super::super) fn discovered(&mut self, result: Result<Option<Found>, EngineError>) {
         let now = self.now;
-        self.looked_up(result.map(|found| found.map(|found| found.sandbox(now))));
+        self.discovered_sandbox(result.map(|found| found.map(|found| found.sandbox(now))));
     }
 
-    /// As engine and journal together tell it; it is written down by then.
-    pub(in super::super) fn looked_up(&mut self, result: Result<Option<Sandbox>, EngineError>) {
-        self.take("look", |effect| matches!(effect, Effect::Look).then_some(()));
+    /// Ends a discovery with the sandbox as engine and journal describe it; it is saved by then.
+    pub(in super::super) fn discovered_sandbox(&mut self, result: Result<Option<Sandbox>, EngineError>) {
+        self.take("discovery", |effect| matches!(effect, Effect::Discover).then_some(()));
         if let Ok(Some(sandbox)) = &result {
             self.disk.record = Some(sandbox.clone());
         }
-        self.tell(Event::Looked(result.map(|sandbox| sandbox.map(Box::new))));
+        self.send(Event::Discovered(result.map(|sandbox| sandbox.map(Box::new))));
     }
 
     fn switch(&mut self, kind: &str, result: Result<(), EngineError>) {
@@ -100,7 +100,7 @@ impl Stage {
             Effect::Unpause { generation, .. } if kind == "unpause" => Some(*generation),
             _ => None,
         });
-        self.tell(Event::Switched { generation, result });
+        self.send(Event::Switched { generation, result });
     }
 
     pub(in super::super) fn pause_succeeds(&mut self) {
@@ -129,13 +129,13 @@ impl Stage {
     pub(in super::super) fn commit_succeeds(&mut self) -> Snapshot {
         let (generation, sandbox) = self.commit();
         let snapshot = snapshot_of(&sandbox, self.now);
-        self.tell(Event::Committed { generation, result: Ok(snapshot.clone()) });
+        self.send(Event::Committed { generation, result: Ok(snapshot.clone()) });
         *snapshot
     }
 
     pub(in super::super) fn commit_fails(&mut self) {
         let (generation, _) = self.commit();
-        self.tell(Event::Committed { generation, result: Err(unreachable()) });
+        self.send(Event::Committed { generation, result: Err(unreachable()) });
     }
 
     pub(in super::super) fn checked(&mut self, liveness: Liveness) {
@@ -143,6 +143,6 @@ impl Stage {
             Effect::Check { generation, .. } => Some(*generation),
             _ => None,
         });
-        self.tell(Event::Checked { generation, liveness });
+        self.send(Event::Checked { generation, liveness });
     }
 }

@@ -1,15 +1,15 @@
-//! Deadlines, ends and restarts.
+//! Deadlines, stops and restarts.
 
 use super::*;
 
 impl Stage {
-    /// The reaper says that a deadline has come.
+    /// The reaper reports a deadline.
     pub(in super::super) fn due(&mut self) {
         self.deadline = None;
-        self.tell(Event::Due);
+        self.send(Event::Due);
     }
 
-    /// Waits until the deadline that was asked for.
+    /// Waits until the deadline that was set.
     pub(in super::super) fn wait_until_due(&mut self) {
         self.now = self.deadline.expect("a deadline is set");
         self.due();
@@ -24,23 +24,23 @@ impl Stage {
 
     pub(in super::super) fn stop_succeeds(&mut self) -> ContainerId {
         let (generation, container) = self.stop();
-        self.tell(Event::Stopped { generation, result: Ok(()) });
+        self.send(Event::Stopped { generation, result: Ok(()) });
         container
     }
 
     pub(in super::super) fn stop_fails(&mut self) {
         let (generation, _) = self.stop();
-        self.tell(Event::Stopped { generation, result: Err(unreachable()) });
+        self.send(Event::Stopped { generation, result: Err(unreachable()) });
     }
 
-    /// Lets the restart come that was planned; answers after how long.
+    /// Fires the planned restart; returns its delay.
     pub(in super::super) fn restart(&mut self) -> Duration {
         let (generation, delay) = self.take("planned restart", |effect| match effect {
             Effect::RestartAfter { generation, delay } => Some((*generation, *delay)),
             _ => None,
         });
         self.now += delay;
-        self.tell(Event::RestartDue { generation });
+        self.send(Event::RestartDue { generation });
         delay
     }
 
@@ -53,19 +53,19 @@ impl Stage {
 
     pub(in super::super) fn relaunch_succeeds(&mut self) {
         let (generation, sandbox) = self.relaunch();
-        let container = sandbox.container.clone().expect("there is something to start again");
+        let container = sandbox.container.clone().expect("there is a container to start again");
         let started =
             Launched::Started { container, endpoint: None, started_at: self.now, launch: Launch::Cold, claim: None };
-        self.tell(Event::Launched { generation, result: Ok(started) });
+        self.send(Event::Launched { generation, result: Ok(started) });
     }
 
     pub(in super::super) fn relaunch_fails(&mut self, failure: StartFailure) {
         let (generation, sandbox) = self.relaunch();
         let remains = sandbox.container.clone().map_or(Remains::Perhaps, Remains::Container);
-        self.tell(Event::Launched { generation, result: Err(LaunchFailure { failure, remains }) });
+        self.send(Event::Launched { generation, result: Err(LaunchFailure { failure, remains }) });
     }
 
-    /// The container ends by itself, and the engine tells.
+    /// The container ends by itself, and the engine reports it.
     pub(in super::super) fn dies(&mut self) {
         self.engine_event();
         self.checked(Liveness::Ended(death()));
@@ -74,6 +74,6 @@ impl Stage {
     pub(in super::super) fn engine_event(&mut self) {
         let sandbox = self.lifecycle.sandbox().expect("there is a sandbox");
         let container = sandbox.container.clone().expect("there is a container");
-        self.tell(Event::EngineEvent { container });
+        self.send(Event::EngineEvent { container });
     }
 }

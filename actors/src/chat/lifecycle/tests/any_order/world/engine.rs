@@ -1,13 +1,13 @@
-//! The engine: what it is asked to do, and what it does.
+//! The engine: handles effects and ends them.
 
 use super::*;
 
 impl World {
-    /// One thing at a time is asked of the engine.
+    /// Begins an effect. At most one call of a kind is under way.
     pub(super) fn begin(&mut self, effect: Effect) {
         match effect {
-            Effect::Look => {
-                assert!(!std::mem::replace(&mut self.looking, true), "two looks at once");
+            Effect::Discover => {
+                assert!(!std::mem::replace(&mut self.discovering, true), "two discoveries at once");
             }
             Effect::Launch { generation, session, request, created_at } => {
                 assert_eq!(created_at, self.now);
@@ -42,14 +42,14 @@ impl World {
                 assert!(self.tearing_down.is_none(), "two tear-downs at once");
                 assert!(self.launching.is_none(), "a tear-down during a launch");
                 assert!(self.committing.is_none(), "a tear-down during a commit");
-                self.assert_that_what_ends_is_kept(container.as_ref());
+                self.assert_snapshot_before_removal(container.as_ref());
                 self.tearing_down = Some((generation, container));
             }
             Effect::Stop { generation, container } => {
-                // One of an earlier sandbox may still be under way; it is answered to nobody.
+                // A stop of an earlier sandbox may still be under way; its answer is ignored.
                 self.stopping = Some((generation, container));
             }
-            // One of an earlier sandbox may still be under way, as with a stop.
+            // A call for an earlier sandbox may still be under way, as with a stop.
             Effect::Pause { generation, container } => self.switching = Some((generation, container, true)),
             Effect::Unpause { generation, container } => self.switching = Some((generation, container, false)),
             Effect::Commit { generation, sandbox, .. } => {
@@ -57,7 +57,7 @@ impl World {
                 assert!(self.launching.is_none() && self.tearing_down.is_none(), "a commit during a launch or removal");
                 self.committing = Some((generation, sandbox));
             }
-            effect => panic!("{effect:?} is nothing to be asked of an engine"),
+            effect => panic!("{effect:?} is no engine effect"),
         }
     }
 
@@ -100,9 +100,9 @@ impl World {
             }
             return;
         }
-        // The engine would refuse a second container of this name, but it must never come to that.
-        let in_the_way = self.container.take_if(|container| !container.straggler);
-        assert!(in_the_way.is_none(), "launched next to {in_the_way:?}");
+        // The engine would refuse a second container of this name, but the lifecycle must never ask for one.
+        let existing = self.container.take_if(|container| !container.straggler);
+        assert!(existing.is_none(), "launched next to {existing:?}");
         let (session, agent) = (launching.session, launching.agent.clone());
         self.make(session, agent, ContainerState::Created, false);
         let made = self.container.as_ref().map(|container| container.id.clone());
@@ -155,7 +155,7 @@ impl World {
             (_, Some(container)) => failed(Remains::Container(container)),
             (_, None) => failed(Remains::Nothing),
         };
-        self.tell(Event::Launched { generation, result });
+        self.send(Event::Launched { generation, result });
     }
 
     pub(super) fn end_tear_down(&mut self, end: End) {
@@ -164,7 +164,7 @@ impl World {
             self.container.take_if(|container| named.as_ref().is_none_or(|named| *named == container.id));
         }
         let result = if end == End::Succeeds { Ok(()) } else { Err(unreachable()) };
-        self.tell(Event::TornDown { generation, result: result.map_err(Into::into) });
+        self.send(Event::TornDown { generation, result: result.map_err(Into::into) });
     }
 
     pub(super) fn end_stop(&mut self, end: End) {
@@ -175,33 +175,33 @@ impl World {
             container.state = ended();
         }
         let result = if end == End::Succeeds { Ok(()) } else { Err(unreachable()) };
-        self.tell(Event::Stopped { generation, result });
+        self.send(Event::Stopped { generation, result });
     }
 
-    /// What is so already is done, as an effect has it.
+    /// Ends a pause or resume. A container that is already in the wanted state counts as done.
     pub(super) fn end_switch(&mut self, end: End) {
         let Some((generation, named, pauses)) = self.switching.take() else { return };
         let alive = self.holds(&named).filter(|container| is_alive(container.state));
         let result = match (alive, end) {
-            (Some(container), End::Succeeds | End::SucceedsUnheard) => {
+            (Some(container), End::Succeeds | End::SucceedsWithoutAnswer) => {
                 container.state = if pauses { ContainerState::Paused } else { ContainerState::Running };
                 if end == End::Succeeds { Ok(()) } else { Err(unreachable()) }
             }
             _ => Err(unreachable()),
         };
-        self.tell(Event::Switched { generation, result });
+        self.send(Event::Switched { generation, result });
     }
 
     pub(super) fn end_commit(&mut self, end: End) {
         let Some((generation, sandbox)) = self.committing.take() else { return };
-        let named = sandbox.container.clone().expect("what is kept has a container");
-        let kept = end != End::Fails && self.holds(&named).is_some();
-        if kept {
-            self.kept.push(sandbox.session);
+        let named = sandbox.container.clone().expect("a committed sandbox has a container");
+        let saved = end != End::Fails && self.holds(&named).is_some();
+        if saved {
+            self.snapshotted.push(sandbox.session);
         }
-        let heard = kept && end == End::Succeeds;
-        let result = if heard { Ok(snapshot_of(&sandbox, self.now)) } else { Err(unreachable()) };
-        self.tell(Event::Committed { generation, result });
+        let answered = saved && end == End::Succeeds;
+        let result = if answered { Ok(snapshot_of(&sandbox, self.now)) } else { Err(unreachable()) };
+        self.send(Event::Committed { generation, result });
     }
 
     pub(super) fn container_is_switched(&mut self) {
@@ -214,10 +214,10 @@ impl World {
         }
     }
 
-    pub(super) fn end_look(&mut self, answered: bool) {
-        if std::mem::take(&mut self.looking) {
-            let result = if answered { Ok(self.look_up()) } else { Err(unreachable()) };
-            self.tell(Event::Looked(result));
+    pub(super) fn end_discovery(&mut self, answered: bool) {
+        if std::mem::take(&mut self.discovering) {
+            let result = if answered { Ok(self.discover()) } else { Err(unreachable()) };
+            self.send(Event::Discovered(result));
         }
     }
 
@@ -231,20 +231,20 @@ impl World {
             Some(ContainerState::Paused) => Liveness::Paused,
             Some(_) => Liveness::Ended(death()),
         };
-        self.tell(Event::Checked { generation, liveness });
+        self.send(Event::Checked { generation, liveness });
     }
 
     pub(super) fn ring(&mut self, oldest: bool) {
         if !self.timers.is_empty() {
             let at = if oldest { 0 } else { self.timers.len() - 1 };
             let (generation, attempt) = self.timers.remove(at);
-            self.tell(Event::RetryDue { generation, attempt });
+            self.send(Event::RetryDue { generation, attempt });
         }
     }
 
     pub(super) fn restart(&mut self) {
         if let Some(generation) = self.restarts.pop() {
-            self.tell(Event::RestartDue { generation });
+            self.send(Event::RestartDue { generation });
         }
     }
 
@@ -256,11 +256,11 @@ impl World {
         }
     }
 
-    /// It is answered, and a container that it brought is removed.
+    /// Ends an abandoned create call and removes its container.
     pub(super) fn end_straggler(&mut self) {
         if let Some(session) = self.stragglers.pop() {
             self.container.take_if(|container| container.straggler && container.labels.session == session);
-            self.tell(Event::StragglerEnded);
+            self.send(Event::StragglerEnded);
         }
     }
 
@@ -271,22 +271,22 @@ impl World {
     }
 
     pub(super) fn container_vanishes(&mut self) {
-        // One that is being launched would only make the launch fail, which it does without this, too.
+        // The launch would only fail, and other steps cover that.
         let launching = self.launching.as_ref().is_some_and(|launching| !launching.restart);
         self.container.take_if(|_| !launching);
     }
 
-    pub(super) fn stir(&mut self) {
+    pub(super) fn engine_event(&mut self) {
         let known = self.lifecycle.sandbox().and_then(|sandbox| sandbox.container.clone());
         let held = self.container.as_ref().map(|container| container.id.clone());
         if let Some(container) = known.or(held) {
-            self.tell(Event::EngineEvent { container });
+            self.send(Event::EngineEvent { container });
         }
     }
 
     pub(super) fn list(&mut self, up_to_date: bool) {
         let seen = self.found().filter(|_| up_to_date).and_then(|found| found.live_container());
-        self.tell(Event::Seen(seen));
+        self.send(Event::Listed(seen));
     }
 }
 

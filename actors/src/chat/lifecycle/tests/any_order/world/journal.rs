@@ -1,4 +1,4 @@
-//! The journal: what gets to the disk, and what the next actor reads.
+//! The journal: commits writes, and is read by the next actor.
 
 use super::*;
 use crate::reconciler::plan::{Action, PlanInput, plan};
@@ -10,30 +10,30 @@ impl World {
                 return;
             }
             if let Some(ticket) = self.disk.take() {
-                self.tell(Event::Saved { ticket, result: Ok(()) });
+                self.send(Event::Saved { ticket, result: Ok(()) });
             }
         }
     }
 
     pub(super) fn flush_unsaved(&mut self) {
-        let unwritten = self.lifecycle.flush();
-        self.receive(unwritten.into_iter().collect());
+        let unsaved = self.lifecycle.flush();
+        self.receive(unsaved.into_iter().collect());
     }
 
     pub(super) fn refuse_writes(&mut self) {
         for ticket in self.disk.refuse() {
-            self.tell(Event::Saved { ticket, result: Err(no_room()) });
+            self.send(Event::Saved { ticket, result: Err(no_room()) });
         }
     }
 
     pub(super) fn time_out_a_write(&mut self) {
         if let Some(ticket) = self.disk.time_out() {
-            self.tell(Event::Saved { ticket, result: Err(NotSaved("no answer".into())) });
+            self.send(Event::Saved { ticket, result: Err(NotSaved("no answer".into())) });
         }
     }
 
-    /// What engine and journal together tell of the chat. What is adopted is written down.
-    pub(super) fn look_up(&mut self) -> Option<Box<Sandbox>> {
+    /// Returns the chat's sandbox as engine and journal describe it. An adopted sandbox is saved.
+    pub(super) fn discover(&mut self) -> Option<Box<Sandbox>> {
         self.write(usize::MAX);
         let situation = PlanInput {
             listed: self.found().map(|found| *found).into_iter().collect(),
@@ -55,7 +55,7 @@ impl World {
         Some(sandbox)
     }
 
-    /// A write of somebody else's that was waited for: what was handed over before it is on disk by then.
+    /// Commits an acknowledged write of another actor, after all earlier writes.
     pub(super) fn save_at_once(&mut self, sandbox: Sandbox) {
         self.write(usize::MAX);
         self.disk.record = Some(sandbox);

@@ -1,13 +1,13 @@
-//! What must be true, whatever happens.
+//! The guarantees that hold in every state.
 
 use super::*;
 
 impl World {
-    pub(in super::super) fn assert_everybody_is_answered(&self) {
+    pub(in super::super) fn assert_all_answered(&self) {
         assert!(self.waiting.is_empty(), "{:?} wait in {:?}", self.waiting, self.lifecycle);
     }
 
-    pub(in super::super) fn assert_nothing_is_left(&self) {
+    pub(in super::super) fn assert_all_removed(&self) {
         assert!(self.container.is_none(), "{:?}", self.container);
         assert!(self.lifecycle.is_idle(), "{:?}", self.lifecycle);
         assert_eq!(self.status, None);
@@ -15,11 +15,11 @@ impl World {
         assert_eq!(self.deadline, None);
     }
 
-    /// Once everything has settled, engine, journal and lifecycle tell the same.
-    pub(in super::super) fn assert_everything_agrees(&self) {
+    /// Checks that engine, journal and lifecycle agree after all effects have ended.
+    pub(in super::super) fn assert_agreement(&self) {
         let Some(record) = &self.disk.record else {
             assert!(self.lifecycle.sandbox().is_none(), "{:?} is not on disk", self.lifecycle);
-            assert!(self.container.is_none(), "{:?} was never promised", self.container);
+            assert!(self.container.is_none(), "{:?} was never acknowledged", self.container);
             return;
         };
         let sandbox = self.lifecycle.sandbox().unwrap_or_else(|| panic!("{record:?} is on disk and nowhere else"));
@@ -37,77 +37,81 @@ impl World {
         }
         assert_eq!(sandbox.expires_at, record.expires_at);
         if sandbox.status != Status::Stopped {
-            assert_eq!(self.lifecycle.leases.durable().until(), record.held_until);
+            assert_eq!(self.lifecycle.leases.durable().latest_end(), record.held_until);
         }
-        let unnoted = sandbox.last_activity_at - record.last_activity_at;
-        assert!((TimeDelta::zero()..TimeDelta::seconds(5)).contains(&unnoted), "{sandbox:?} was used after {record:?}");
+        let unsaved = sandbox.last_activity_at - record.last_activity_at;
+        assert!((TimeDelta::zero()..TimeDelta::seconds(5)).contains(&unsaved), "{sandbox:?} was used after {record:?}");
     }
 
-    /// Whether nobody has begun to remove the sandbox that somebody was told of.
-    pub(super) fn is_kept(&self, told: &Sandbox) -> bool {
+    /// Returns whether an acknowledged sandbox is not being removed.
+    pub(super) fn is_not_being_removed(&self, acknowledged: &Sandbox) -> bool {
         let removed = matches!(self.lifecycle.phase(), Phase::Deleting(_));
-        !removed && self.lifecycle.sandbox().is_some_and(|sandbox| sandbox.session == told.session)
+        !removed && self.lifecycle.sandbox().is_some_and(|sandbox| sandbox.session == acknowledged.session)
     }
 
-    /// Acknowledged is present, with the same session and for at least as long.
-    pub(super) fn assert_still_there(&self, told: &Sandbox) {
-        let sandbox = self.lifecycle.sandbox().unwrap_or_else(|| panic!("{told:?} is lost"));
-        assert_eq!(sandbox.session, told.session);
+    /// Checks that an acknowledged sandbox is present, with the same session and no earlier deadline.
+    pub(super) fn assert_present(&self, acknowledged: &Sandbox) {
+        let sandbox = self.lifecycle.sandbox().unwrap_or_else(|| panic!("{acknowledged:?} is lost"));
+        assert_eq!(sandbox.session, acknowledged.session);
         assert!(
             matches!(sandbox.status, Status::Running | Status::Paused | Status::Failed | Status::Stopped),
             "{sandbox:?}"
         );
-        assert!(sandbox.expires_at >= told.expires_at, "{sandbox:?} ends before {told:?}");
+        assert!(sandbox.expires_at >= acknowledged.expires_at, "{sandbox:?} ends before {acknowledged:?}");
     }
 
     pub(super) fn answered(&mut self, waiter: WaiterId, reply: &Reply) {
         let asked = self.waiting.remove(&waiter).unwrap_or_else(|| panic!("{waiter:?} does not wait: {reply:?}"));
         match (asked, reply) {
-            (Asked::Snapshot, Reply::Snapshot(Ok(snapshot))) => assert!(self.kept.contains(&snapshot.origin.session)),
-            (Asked::DeleteKeeping, Reply::Delete(Ok(Deletion::Deleted { session, snapshot: Some(_), .. }))) => {
-                assert!(self.kept.contains(session), "it is gone, and not kept");
+            (Asked::Snapshot, Reply::Snapshot(Ok(snapshot))) => {
+                assert!(self.snapshotted.contains(&snapshot.origin.session));
+            }
+            (Asked::DeleteWithSnapshot, Reply::Delete(Ok(Deletion::Deleted { session, snapshot: Some(_), .. }))) => {
+                assert!(self.snapshotted.contains(session), "it is removed without a snapshot");
             }
             (Asked::Create { other_agent }, Reply::Create(Ok(created))) => self.handed_out(other_agent, created),
-            (Asked::Get, Reply::Get(Ok(Some(sandbox)))) if sandbox.status == Status::Running => self.told(sandbox),
-            (Asked::Touch, Reply::Kept(Ok(sandbox))) => {
-                assert_eq!(sandbox.status, Status::Running, "it is not used while it stands still");
-                self.told(sandbox);
+            (Asked::Get, Reply::Get(Ok(Some(sandbox)))) if sandbox.status == Status::Running => {
+                self.check_acknowledged(sandbox);
             }
-            (Asked::Pause, Reply::Kept(Ok(sandbox))) => {
+            (Asked::Touch, Reply::Sandbox(Ok(sandbox))) => {
+                assert_eq!(sandbox.status, Status::Running, "a paused sandbox is not used");
+                self.check_acknowledged(sandbox);
+            }
+            (Asked::Pause, Reply::Sandbox(Ok(sandbox))) => {
                 assert_eq!(sandbox.status, Status::Paused);
-                self.told(sandbox);
+                self.check_acknowledged(sandbox);
             }
-            (Asked::Renew(_) | Asked::Lease(_), Reply::Kept(Ok(sandbox))) => self.told(sandbox),
-            (Asked::Release(_), Reply::Kept(_)) => {}
+            (Asked::Renew(_) | Asked::Lease(_), Reply::Sandbox(Ok(sandbox))) => self.check_acknowledged(sandbox),
+            (Asked::Release(_), Reply::Sandbox(_)) => {}
             (Asked::Create { .. }, Reply::Create(Err(_)))
             | (Asked::Get, Reply::Get(_))
-            | (Asked::Delete | Asked::DeleteKeeping, Reply::Delete(_))
+            | (Asked::Delete | Asked::DeleteWithSnapshot, Reply::Delete(_))
             | (Asked::Snapshot, Reply::Snapshot(_))
-            | (Asked::Renew(_) | Asked::Touch | Asked::Pause | Asked::Lease(_), Reply::Kept(Err(_))) => {}
+            | (Asked::Renew(_) | Asked::Touch | Asked::Pause | Asked::Lease(_), Reply::Sandbox(Err(_))) => {}
             _ => panic!("{reply:?} answers {asked:?}"),
         }
     }
 
-    /// Nobody is told of a live sandbox, or of a deadline, that is not on disk.
-    fn told(&mut self, sandbox: &Sandbox) {
+    /// Checks that an acknowledged sandbox and its deadline are on disk.
+    fn check_acknowledged(&mut self, sandbox: &Sandbox) {
         assert!(matches!(sandbox.status, Status::Running | Status::Paused), "{sandbox:?}");
-        let record = self.disk.record.as_ref().expect("what is told is on disk");
+        let record = self.disk.record.as_ref().expect("an acknowledged sandbox is on disk");
         assert_eq!(record.session, sandbox.session);
         assert!(record.expires_at >= sandbox.expires_at, "{record:?} ends before {sandbox:?}");
-        self.told = Some(sandbox.clone());
+        self.acknowledged = Some(sandbox.clone());
     }
 
     fn handed_out(&mut self, other_agent: bool, Created { sandbox, outcome, .. }: &Created) {
         assert_eq!(sandbox.agent == request().agent, !other_agent, "a sandbox of another agent was handed out");
         assert_eq!(sandbox.status, Status::Running);
-        self.told(sandbox);
+        self.check_acknowledged(sandbox);
         if *outcome == Outcome::Reused {
-            // It may have died since it was last seen, and a delete may follow at once.
+            // The container may have died since it was last seen, and a delete may follow at once.
             assert!(matches!(self.lifecycle.phase(), Phase::Running(_) | Phase::Deleting(_)));
         } else {
             let Phase::Running(running) = self.lifecycle.phase() else { panic!("{:?}", self.lifecycle) };
             assert_eq!(running.sandbox.session, sandbox.session);
-            // It may have died while it was being saved.
+            // The container may have died while it was being saved.
             if let Some(container) = &self.container {
                 assert_eq!(sandbox.container.as_ref(), Some(&container.id));
                 assert_eq!(sandbox.session, container.labels.session);
@@ -120,7 +124,7 @@ impl World {
         assert_eq!(transition.from, self.status, "{transition:?} does not follow");
         let step = (transition.from, transition.to);
         if matches!(transition.sandbox.reason, Reason::Snapshotted | Reason::SnapshotFailed) {
-            return assert_eq!(transition.from, transition.to, "a snapshot changes nothing");
+            return assert_eq!(transition.from, transition.to, "a snapshot changes no status");
         }
         let drawn = matches!(
             step,
@@ -136,8 +140,8 @@ impl World {
         self.status = transition.to;
     }
 
-    /// Where sandboxes are to be kept at their end, one that was there then is removed only if it is.
-    pub(super) fn assert_that_what_ends_is_kept(&self, named: Option<&ContainerId>) {
+    /// Checks that an expired sandbox is removed only after its snapshot, where the profile asks for one.
+    pub(super) fn assert_snapshot_before_removal(&self, named: Option<&ContainerId>) {
         let Phase::Deleting(deleting) = self.lifecycle.phase() else { return };
         let sandbox = &deleting.sandbox;
         let ended = self.lifecycle.on_expire() == OnExpire::Snapshot
@@ -145,11 +149,11 @@ impl World {
             && deleting.successor.is_none();
         let there = self.container.as_ref().is_some_and(|container| Some(&container.id) == named);
         if ended && there {
-            assert!(self.kept.contains(&sandbox.session), "{sandbox:?} is lost");
+            assert!(self.snapshotted.contains(&sandbox.session), "{sandbox:?} is lost");
         }
     }
 
-    pub(super) fn check_the_state(&self) {
+    pub(super) fn check_state(&self) {
         let phase = self.lifecycle.phase();
         let status = match phase {
             Phase::Unknown(_) | Phase::Absent => None,
@@ -159,48 +163,49 @@ impl World {
             Phase::Failed(_) => Some(Status::Failed),
             Phase::Deleting(_) => Some(Status::Deleting),
         };
-        assert_eq!(status, self.status, "what is and what was published differ");
-        self.check_the_absolute_end();
-        self.check_the_deadline();
+        assert_eq!(status, self.status, "the phase and the published status differ");
+        self.check_absolute_end();
+        self.check_deadline();
         if self.lifecycle.is_settled() {
-            let open = self.launching.is_some() || self.tearing_down.is_some() || self.looking;
+            let open = self.launching.is_some() || self.tearing_down.is_some() || self.discovering;
             assert!(!open && self.stragglers.is_empty() && self.waiting.is_empty(), "{:?}", self.lifecycle);
         }
         if self.lifecycle.is_idle() {
             assert!(self.lifecycle.is_settled());
-            assert!(self.container.is_none(), "{:?} is forgotten", self.container);
+            assert!(self.container.is_none(), "{:?} has no owner", self.container);
         }
     }
 
-    /// Only leases put the absolute end off, and only within their maximum.
-    fn check_the_absolute_end(&self) {
+    /// Checks that only leases hold a sandbox past its absolute deadline, and only within their maximum.
+    fn check_absolute_end(&self) {
         let Some(sandbox) = self.lifecycle.sandbox() else { return };
         let latest = if self.leased { sandbox.expires_at + self.rules.max_lease } else { sandbox.expires_at };
         assert!(sandbox.absolute_end() <= latest, "{sandbox:?} is held past its end");
     }
 
-    /// A deadline is set whenever a sandbox runs, rests or has failed, and never later than its end; where there is
-    /// none, nothing is set.
-    fn check_the_deadline(&self) {
+    /// Checks that a running, stopped or failed sandbox has a deadline no later than its expiry, and that no other
+    /// phase has a deadline.
+    fn check_deadline(&self) {
         if self.lifecycle.is_committing() {
-            // Its end sets the deadline again.
+            // The end of the commit sets the deadline again.
             return;
         }
-        let put_off = self.lifecycle.failed_snapshots.again_at;
+        let put_off = self.lifecycle.failed_snapshots.retry_at;
         let end = match self.lifecycle.phase() {
-            // The end of the stop that is under way decides.
+            // The end of the stop under way decides.
             Phase::Running(running) if running.stopping.is_some_and(|stopping| stopping.is_under_way()) => return,
             Phase::Running(running) if running.stopping.is_some() => Timestamp::MAX_UTC,
-            // One at its end that is to be kept waits for the pause under way, whose end sets the deadline again.
+            // An expired sandbox with a snapshot to take waits for the pause under way, whose end sets the deadline
+            // again.
             Phase::Running(running)
                 if running.switching.is_some()
-                    && self.lifecycle.is_kept_at_its_end()
+                    && self.lifecycle.snapshots_at_expiry()
                     && self.now >= running.sandbox.absolute_end() =>
             {
                 return;
             }
-            // One that is to be paused stays until it is, or until its absolute end.
-            Phase::Running(running) if running.switching.is_some() || running.pause_again_at.is_some() => {
+            // A sandbox to be paused stays until the pause succeeds, or until its absolute deadline.
+            Phase::Running(running) if running.switching.is_some() || running.retry_pause_at.is_some() => {
                 running.sandbox.absolute_end()
             }
             Phase::Running(running) => running.sandbox.end().0,
