@@ -68,8 +68,9 @@ pub struct CommandEnd {
     pub timed_out: bool,
     /// Whether the command was killed by `sandbox.kill`, or because its caller disconnected.
     pub killed: bool,
-    /// Whether the kernel killed the command, or a process of its shell, at the memory limit of the sandbox. Always
-    /// false for a sandbox without an init.
+    /// Whether the kernel killed the command, or a process of its shell (then `exit_code` is 137), at the memory limit
+    /// of the sandbox. Without an init, `exit_code` is 137 in both cases, and this is known only where the service can
+    /// see the control group of the container.
     pub oom_killed: bool,
     /// Seconds that the command ran.
     pub duration: Seconds,
@@ -80,15 +81,16 @@ pub struct CommandEnd {
 pub struct Output {
     /// Number of bytes that the command printed, returned or not.
     pub bytes: u64,
-    /// Whether the command printed more than was returned.
+    /// Whether the command printed more than was returned: more than `max_output`, or more than the service had memory
+    /// for.
     pub truncated: bool,
     /// The returned bytes.
     #[serde(flatten)]
     pub content: Content,
 }
 
-/// Bytes, as text where they are UTF-8 and text is the shorter form, else in base64. Both are null if the bytes were
-/// streamed.
+/// Bytes, as text where they are UTF-8 and text is the shorter form, else in base64. Text never ends within a
+/// character. Both are null if the bytes were streamed.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Content {
     /// The bytes as text; null if they are in base64, or were streamed.

@@ -6,6 +6,7 @@ mod kinds;
 use std::fmt;
 
 use schemars::JsonSchema;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -54,6 +55,11 @@ impl Error {
         self
     }
 
+    /// Returns a detail, or `None` if it is absent or has another type.
+    pub fn detail<T: DeserializeOwned>(&self, name: &str) -> Option<T> {
+        T::deserialize(self.data.details.get(name)?).ok()
+    }
+
     /// Sets whether the same request may succeed later.
     pub fn retryable(mut self, retryable: bool) -> Error {
         self.data.retryable = retryable;
@@ -90,5 +96,6 @@ mod tests {
         );
         assert_eq!(serde_json::to_string(&error).unwrap(), json);
         assert_eq!(serde_json::from_str::<Error>(json).unwrap(), error);
+        assert_eq!((error.detail("chat_id"), error.detail("owed")), (Some("c".to_owned()), None::<bool>));
     }
 }

@@ -35,7 +35,7 @@ pub struct ReadFileParams {
     /// content is streamed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub length: Option<u64>,
-    /// Whether the content is sent in notifications instead of in the result. Default: false.
+    /// Whether the content is sent in notifications instead of in the result; for files of any size. Default: false.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stream: Option<bool>,
 }
@@ -70,10 +70,10 @@ pub struct WriteFileParams {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub base64: Option<String>,
     /// Whether the content follows with `sandbox.input`, to the `command_id` of `sandbox.started`, until one with
-    /// `end`. Default: false.
+    /// `end`; for files of any size. Default: false.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub follows: Option<bool>,
-    /// Permissions of the file. Default: those of the file that is replaced, else 420 (octal 644).
+    /// Permissions of the file. Default: those of the replaced file, else 420 (octal 644).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(max = 4095))]
     pub mode: Option<u32>,
@@ -140,11 +140,12 @@ pub struct WriteTreeParams {
 /// Result of `sandbox.read_tree` and `sandbox.write_tree`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct TreeResult {
-    /// Number of files, directories and links that were read or written, existing ones included.
+    /// Number of files, directories and links in the archive. When written, existing directories count too.
     pub entries: u64,
     /// Bytes in all files together.
     pub bytes: u64,
-    /// Number of entries that were left out: sockets, pipes, devices, and entries that were replaced while being read.
+    /// Number of entries that were left out: sockets, pipes, devices, and entries that were replaced while they were
+    /// read.
     pub skipped: u64,
 }
 

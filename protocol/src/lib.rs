@@ -3,7 +3,8 @@
 //! The service speaks JSON-RPC 2.0, one message per line, over a Unix socket. Each message body is a serde type of this
 //! crate with a JSON Schema; [`method::Method`] is the table of methods, [`notification::Notification`] that of the
 //! notifications and [`error::ErrorKind`] that of the errors. [`schema::document`] turns all three into one JSON Schema
-//! document, whose descriptions are the doc comments of the types.
+//! document, whose descriptions are the doc comments of the types; [`reference::document`] writes the same for people,
+//! with the [examples](example::all).
 //!
 //! Conventions of the types:
 //!
@@ -16,12 +17,14 @@
 
 #![forbid(unsafe_code)]
 
+mod text;
 mod words;
 
 pub mod command;
 pub mod empty;
 pub mod error;
 pub mod event;
+pub mod example;
 pub mod file;
 pub mod guest;
 pub mod image;
@@ -29,6 +32,7 @@ pub mod method;
 pub mod notification;
 pub mod parse;
 pub mod pool;
+pub mod reference;
 pub mod sandbox;
 pub mod schema;
 pub mod snapshot;

@@ -7,13 +7,14 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 pub use self::table::{Method, Request};
+use crate::text::unwrap;
 use crate::words::words;
 
 /// Defines the table of methods: the variant, the name, the types of parameters and result, the effect, whether the result
 /// is a list, the notifications that may precede the result, and the kinds of errors.
 macro_rules! methods {
     ($(
-        $(#[doc = $summary:literal])+
+        $(#[doc = $doc:literal])+
         $variant:ident = $name:literal {
             params: $params:ty, result: $result:ty, effect: $effect:ident, listing: $listing:literal,
             streams: [$($stream:ident),*],
@@ -23,7 +24,7 @@ macro_rules! methods {
         /// A method of the service.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum Method {
-            $($(#[doc = $summary])+ $variant,)+
+            $($(#[doc = $doc])+ $variant,)+
         }
 
         impl Method {
@@ -45,10 +46,10 @@ macro_rules! methods {
                 }
             }
 
-            /// Returns the purpose of the method in one phrase.
-            pub fn summary(self) -> &'static str {
+            /// Returns the doc comment of the method, with the line breaks of the source.
+            pub(super) const fn doc(self) -> &'static str {
                 match self {
-                    $(Method::$variant => concat!($($summary),+).trim(),)+
+                    $(Method::$variant => concat!($($doc, "\n"),+),)+
                 }
             }
 
@@ -88,6 +89,13 @@ macro_rules! methods {
                 }
             }
 
+            /// Returns the order of the parameters.
+            pub(crate) fn params_declaration(self) -> Declaration {
+                match self {
+                    $(Method::$variant => declaration::<$params>(),)+
+                }
+            }
+
             /// Returns the schema of the result, and adds the schemas that it refers to.
             pub fn result_schema(self, generator: &mut SchemaGenerator) -> Schema {
                 match self {
@@ -113,7 +121,7 @@ macro_rules! methods {
         /// A request: a method with its parameters.
         #[derive(Debug, Clone, PartialEq)]
         pub enum Request {
-            $($(#[doc = $summary])+ $variant($params),)+
+            $($(#[doc = $doc])+ $variant($params),)+
         }
 
         impl Request {
@@ -160,6 +168,16 @@ words! {
 }
 
 impl Method {
+    /// Returns the purpose of the method in one phrase.
+    pub fn summary(self) -> &'static str {
+        self.doc().split('\n').next().unwrap_or_default().trim()
+    }
+
+    /// Returns the behaviour of the method beyond its summary: paragraphs and lists, or nothing.
+    pub fn description(self) -> String {
+        self.doc().split_once('\n').map_or_else(String::new, |(_, rest)| unwrap(rest))
+    }
+
     /// Returns whether a caller with the read-only role may call the method.
     pub fn only_reads(self) -> bool {
         self.effect() != Effect::Modify

@@ -15,6 +15,7 @@ use crate::event::Event;
 use crate::guest::Stats;
 use crate::image::Progress;
 use crate::method::check;
+use crate::reference::order::{Declaration, declaration};
 
 /// Defines the table of notifications: the variant, the method, and the type of the parameters.
 macro_rules! notifications {
@@ -55,6 +56,13 @@ macro_rules! notifications {
             pub fn params_schema(self, generator: &mut SchemaGenerator) -> Schema {
                 match self {
                     $(Notification::$variant => generator.subschema_for::<$params>(),)+
+                }
+            }
+
+            /// Returns the order of the parameters.
+            pub(crate) fn params_declaration(self) -> Declaration {
+                match self {
+                    $(Notification::$variant => declaration::<$params>(),)+
                 }
             }
 

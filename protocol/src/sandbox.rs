@@ -142,9 +142,11 @@ words! {
         Killed = "killed",
         /// The sandbox reached its memory limit.
         OomKilled = "oom_killed",
-        /// The sandbox runs, but its health check or its readiness check fails.
+        /// The sandbox runs, but its health check fails, or its service failed the readiness check of a repeated
+        /// create.
         Unhealthy = "unhealthy",
-        /// The container was removed externally, as by `docker rm`, whether or not the service ran at that time.
+        /// The container was removed externally, as by `docker rm`. The message states whether the service ran at that
+        /// time, if known.
         Vanished = "vanished",
         /// The sandbox could not be started and is being removed.
         RolledBack = "rolled_back",

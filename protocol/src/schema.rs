@@ -13,6 +13,7 @@ use crate::error::{Error, ErrorKind, LimitKey, StartFailureCause};
 use crate::file::FileReason;
 use crate::method::Method;
 use crate::notification::Notification;
+use crate::text::unwrap;
 
 /// JSON Schema document (2020-12) of the protocol: the schemas of all types, and the tables that refer to them.
 #[derive(Debug, Clone, Serialize)]
@@ -35,6 +36,8 @@ pub struct Document {
 struct MethodEntry {
     name: &'static str,
     summary: &'static str,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    description: String,
     role: &'static str,
     params: Schema,
     result: Schema,
@@ -92,6 +95,7 @@ impl MethodEntry {
         MethodEntry {
             name: method.name(),
             summary: method.summary(),
+            description: method.description(),
             role: method.role().as_str(),
             params: method.params_schema(generator),
             result: method.result_schema(generator),
@@ -128,6 +132,6 @@ fn define<T: JsonSchema>(generator: &mut SchemaGenerator) {
 /// Joins the lines of a description, which are wrapped only in the source.
 fn unwrap_description(schema: &mut Schema) {
     if let Some(Value::String(description)) = schema.get_mut("description") {
-        *description = description.replace('\n', " ");
+        *description = unwrap(description);
     }
 }

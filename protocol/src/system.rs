@@ -106,6 +106,7 @@ pub struct DoctorResult {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Check {
     /// Name of the check.
+    #[schemars(with = "CheckName")]
     pub name: String,
     /// Outcome of the check.
     pub status: CheckStatus,
@@ -162,6 +163,50 @@ words! {
         Ok = "ok",
         /// The engine does not reply, or the state cannot be written: sandboxes can be neither created nor removed.
         Degraded = "degraded",
+    }
+
+    /// Check of the host.
+    enum CheckName {
+        /// Kind, version and API of the engine. Not ok if the engine does not reply.
+        Engine = "engine",
+        /// `instance.name`. Not ok if the engine has not replied since the service started, so that the name is not
+        /// locked.
+        Instance = "instance",
+        /// Networks of the profiles. Not ok if one is missing, exists more than once, or lets its sandboxes reach each
+        /// other although `engine.network_isolated` is set.
+        Network = "network",
+        /// Free addresses of these networks. Not ok if one has room for less than a tenth of its sandboxes.
+        Addresses = "addresses",
+        /// Images of the profiles. Not ok if one is not on the engine.
+        Images = "images",
+        /// File system of the engine's images. Not ok if it is fuller than `images.gc.high_watermark`.
+        ImageDisk = "image_disk",
+        /// Limits that the engine enforces. Not ok if memory, cpus or pids are not among them.
+        Limits = "limits",
+        /// Whether sandboxes survive a restart of the engine. Not ok if they do not.
+        LiveRestore = "live_restore",
+        /// Binding of slots, and the pools. Not ok if a configured pool is not possible, or its last slot failed to
+        /// start.
+        WarmSlots = "warm_slots",
+        /// The journal. Not ok if it did not reply, or its last write failed.
+        Journal = "journal",
+        /// `state.dir`. Not ok if it is missing, not writable, on a file system with `noexec`, or has less than 1 GiB
+        /// free.
+        StateDir = "state_dir",
+        /// `chats.root`. Not ok as for `state_dir`.
+        ChatsRoot = "chats_root",
+        /// `volumes.roots`. Not ok if one is missing.
+        Volumes = "volumes",
+        /// Limit of open files of the service. Not ok if it is too low for `socket.max_connections` and the maximum
+        /// number of sandboxes.
+        OpenFiles = "open_files",
+        /// Ports of the host that listen beyond loopback. Not ok if a profile gives its sandboxes a network, from which
+        /// they reach these ports unless a firewall forbids it; see [security.md](security.md).
+        HostServices = "host_services",
+        /// Group and mode of the socket. Not ok if a configured user or group cannot open it.
+        Callers = "callers",
+        /// User of the service. Always ok.
+        User = "user",
     }
 
     /// Outcome of a check.

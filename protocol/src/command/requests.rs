@@ -26,8 +26,8 @@ pub struct ExecParams {
     pub chat_id: String,
     /// Command to run. With `env`, at most 131072 bytes.
     pub command: Command,
-    /// User that the command runs as: a name or number, optionally followed by a colon and a group. Default: the user
-    /// of the sandbox.
+    /// User that the command runs as: a name or number, optionally followed by a colon and a group. Such a command is
+    /// started by the engine, as in a sandbox without an init. Default: the user of the sandbox.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
     /// Working directory of the command. Default: that of the image.
@@ -91,7 +91,7 @@ pub struct RunCodeParams {
     pub language: Option<String>,
     /// Code to run. With `env`, at most 131072 bytes, unless the language reads its code from standard input.
     pub code: String,
-    /// User that the interpreter runs as, as for `sandbox.exec`.
+    /// User that the interpreter runs as, as for `sandbox.exec`. Default: the user of the sandbox.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
     /// Working directory of the interpreter. Default: that of the image.
@@ -125,7 +125,8 @@ pub struct AttachParams {
     pub chat_id: String,
     /// Id of the command, as `sandbox.exec`, `sandbox.started` or `sandbox.commands` reported it.
     pub command_id: u64,
-    /// Most bytes of each output to return, as for `sandbox.exec`.
+    /// Most bytes of each output to return, as for `sandbox.exec`. Default: 1048576, and unlimited if the output is
+    /// streamed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_output: Option<u64>,
     /// Whether the output is sent in notifications, as for `sandbox.exec`. Default: false.
@@ -144,8 +145,7 @@ pub struct KillParams {
     pub chat_id: String,
     /// Id of the command.
     pub command_id: u64,
-    /// Number of a signal to send to the process group of the command. Default: kill the command and all processes that
-    /// it has started.
+    /// Number of a signal to send instead. Default: kill.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 31))]
     pub signal: Option<i32>,

@@ -21,7 +21,8 @@ words! {
         NoAddress = "no_address",
         /// The sandbox was restarted, and its directories could not be mounted again.
         NotBound = "not_bound",
-        /// Another directory replaced `volume_host_path` during the start, or that cannot be ruled out.
+        /// Another directory replaced `volume_host_path` during the start, or that cannot be ruled out. The container
+        /// was removed.
         VolumeChanged = "volume_changed",
         /// The init could not be told to start the program.
         NotBegun = "not_begun",

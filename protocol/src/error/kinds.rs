@@ -59,10 +59,11 @@ error_kinds! {
     /// A parameter is missing, unknown, of the wrong type, or not acceptable.
     InvalidParams = "invalid_params", -32602, retryable: false,
         field: "path of the parameter, such as `env.LANG`; absent if the parameters are not an object";
-    /// A defect of the service; the effect of the request is unknown.
+    /// A defect of the service. The effect of the request is unknown. Retryable if the chat did not answer in time.
     Internal = "internal", -32603, retryable: false,
         chat_id: "UUID of the chat";
-    /// The chat has no sandbox. The message states how the last one ended, as far as the service remembers.
+    /// The chat has no sandbox. The message states how the last one ended, such as "it expired 2 s ago (ttl 4h)", as
+    /// far as the service remembers.
     SandboxNotFound = "sandbox_not_found", -32001, retryable: false,
         chat_id: "UUID of the chat",
         session_id: "last session; only if its end is remembered",
@@ -73,7 +74,7 @@ error_kinds! {
         chat_id: "UUID of the chat",
         session_id: "session of the sandbox",
         fields: "parameters that differ";
-    /// The sandbox could not be started and was removed.
+    /// The sandbox could not be started, and nothing of it is left. Whether it is retryable depends on the cause.
     SandboxStartFailed = "sandbox_start_failed", -32003, retryable: false,
         chat_id: "UUID of the chat",
         cause: "cause for programs, a `StartFailureCause`",
@@ -91,7 +92,7 @@ error_kinds! {
         chat_id: "UUID of the chat",
         reason: "cause for people",
         owed: "true: the service continues the removal";
-    /// The chat's sandbox does not run.
+    /// The chat's sandbox does not run, so the request does not apply to it.
     SandboxNotRunning = "sandbox_not_running", -32005, retryable: false,
         chat_id: "UUID of the chat",
         status: "status of the sandbox";
@@ -157,7 +158,7 @@ error_kinds! {
     RepositoryUnavailable = "repository_unavailable", -32052, retryable: true,
         repository: "name of the repository",
         reason: "cause for people";
-    /// The engine is not reachable or does not reply.
+    /// The engine is not reachable or does not reply. Nothing was decided.
     EngineUnavailable = "engine_unavailable", -32010, retryable: true,
         chat_id: "UUID of the chat",
         reason: "cause for people",
@@ -196,4 +197,11 @@ error_kinds! {
     /// The file system of a path on the host does not reply. The request had no effect.
     PathUnavailable = "path_unavailable", -32015, retryable: true,
         field: "parameter with the path";
+}
+
+impl ErrorKind {
+    /// Returns whether an answer may say otherwise than [`is_retryable`](ErrorKind::is_retryable).
+    pub const fn has_exceptions(self) -> bool {
+        matches!(self, ErrorKind::Internal | ErrorKind::SandboxStartFailed | ErrorKind::GuestUnreachable)
+    }
 }

@@ -19,18 +19,25 @@ pub struct CreateParams {
     /// The agent that works in the sandbox, in its environment as `AGENT_ID`. Not blank, at most 256 bytes, without
     /// control characters.
     pub agent_id: String,
-    /// UUID of the workspace that the chat belongs to. Default: no workspace.
+    /// UUID of the workspace that the chat belongs to: the chats of one user or tenant, which share
+    /// `limits.per_workspace` and a place in the engine queue. A sandbox without a workspace conflicts with a request
+    /// that names one. Default: none for a new sandbox, any for an existing one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workspace_id: Option<String>,
     /// Absolute path of a host directory that is mounted read-write into the sandbox. It lies below one of
-    /// `volumes.roots` once symbolic links are resolved. Default: no volume.
+    /// `volumes.roots`, and is none of them, once symbolic links are resolved. A sandbox without a volume conflicts
+    /// with a request that names one. Without a volume, the place of its mount is missing, or empty and read-only, and
+    /// files are kept in the chat's directory. Default: none for a new sandbox, any for an existing one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub volume_host_path: Option<String>,
     /// Profile to make the sandbox from, one of the `profiles` of `system.info`. Default: the profile of the snapshot
-    /// if there is one, else `default`.
+    /// if it still exists, else `default`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub profile: Option<String>,
-    /// Snapshot to restore the sandbox from. Default: the image of the profile.
+    /// Snapshot to restore the sandbox from, of this chat or another one. Environment, mounts, limits and deadlines are
+    /// those of this request and its profile. A sandbox that was not restored from this snapshot conflicts, also the
+    /// one that the snapshot was taken of: delete it first. Default: the image of the profile for a new sandbox, any
+    /// origin for an existing one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snapshot_id: Option<String>,
     /// Environment variables on top of those of the profile. `AGENT_ID` cannot be set. The values are never logged.
@@ -45,7 +52,8 @@ pub struct CreateParams {
     /// Author and committer of git commits in the sandbox, in its environment as `GIT_AUTHOR_NAME` and the like.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub git: Option<GitIdentity>,
-    /// Command that brings a new sandbox up to date before any write in it.
+    /// Command that brings a new sandbox up to date before any write in it. The service starts the command before it
+    /// answers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sync: Option<SyncParams>,
 }
@@ -67,7 +75,7 @@ pub struct SyncParams {
     /// Command to run, as for `sandbox.exec`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub command: Option<Command>,
-    /// Branch to fetch and to reset a directory to.
+    /// Branch to fetch, and to reset its directory to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub git: Option<GitBranch>,
     /// Working directory of the command. Default: that of the image.
@@ -112,7 +120,7 @@ words! {
         Reused = "reused",
         /// The chat's sandbox had ended; it was removed and replaced.
         Replaced = "replaced",
-        /// The sandbox was made from a snapshot.
+        /// The sandbox was made from a snapshot, whether or not the chat had a sandbox before.
         Restored = "restored",
     }
 

@@ -58,7 +58,8 @@ pub struct ListParams {
 pub struct ListResult {
     /// Sandboxes of this page.
     pub sandboxes: Vec<Sandbox>,
-    /// Chats that may have a sandbox that could not be described. The list is complete if this is empty on every page.
+    /// Chats whose sandbox could not be described, and may still exist. The list is complete if this is empty on every
+    /// page.
     pub undescribed: Vec<Undescribed>,
     /// Chat to give as `after` for the next page; null on the last page.
     pub next: Option<String>,
