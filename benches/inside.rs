@@ -18,6 +18,7 @@ use std::process::Stdio;
 use std::time::Instant;
 
 use engine_work::EngineWork;
+use sandboxd_protocol::method::Method;
 use serde_json::{Value, json};
 use service::Service;
 use statistics::{Ratio, median, quantile};
@@ -36,7 +37,7 @@ const FILE: usize = MIB;
 async fn main() -> Outcome<()> {
     let service = Service::start().await?;
     let chat = Uuid::new_v4().to_string();
-    let created: Value = service.client.call("sandbox.create", service.create_params(&chat)?).await?;
+    let created: Value = service.client.call(Method::SandboxCreate, service.create_params(&chat)?).await?;
     let container = created["container_id"].as_str().ok_or("a running sandbox has a container")?.to_owned();
     let engine = EngineWork { docker: service.docker.clone(), container };
     let guest = Guest { service: &service, chat };
@@ -56,32 +57,32 @@ struct Guest<'a> {
 }
 
 impl Guest<'_> {
-    async fn call(&self, method: &str, mut params: Value) -> Outcome<Value> {
+    async fn call(&self, method: Method, mut params: Value) -> Outcome<Value> {
         params["chat_id"] = json!(self.chat);
         Ok(self.service.client.call(method, params).await?)
     }
 
     async fn exec(&self, command: Value) -> Outcome<()> {
-        let ended = self.call("sandbox.exec", json!({ "command": command })).await?;
+        let ended = self.call(Method::SandboxExec, json!({ "command": command })).await?;
         if ended["exit_code"] == 0 { Ok(()) } else { Err(ended.to_string().into()) }
     }
 
     async fn write(&self, path: &str, content: &str) -> Outcome<()> {
         let client = &self.service.client;
         let params = json!({ "chat_id": self.chat, "path": path, "follows": true });
-        let mut writing = client.stream("sandbox.write_file", params).await?;
+        let mut writing = client.stream(Method::SandboxWriteFile, params).await?;
         let started = writing.next().await.ok_or("it has not begun")?;
         let started: Value = serde_json::from_str(started.params.get())?;
         let (first, second) = content.split_at(content.len() / 2);
         for (part, end) in [(first, false), (second, true)] {
             let params = json!({ "command_id": started["command_id"], "text": part, "end": end });
-            self.call("sandbox.input", params).await?;
+            self.call(Method::SandboxInput, params).await?;
         }
         Ok(writing.end::<Value>().await.map(drop)?)
     }
 
     async fn read(&self, path: &str) -> Outcome<usize> {
-        let read = self.call("sandbox.read_file", json!({ "path": path })).await?;
+        let read = self.call(Method::SandboxReadFile, json!({ "path": path })).await?;
         Ok(read["text"].as_str().ok_or("it is text")?.len())
     }
 }
@@ -93,7 +94,7 @@ async fn milliseconds<T>(work: impl Future<Output = Outcome<T>>) -> Outcome<(f64
 }
 
 async fn commands(guest: &Guest<'_>, engine: &EngineWork) -> Outcome<()> {
-    let info: Value = guest.service.client.call("system.info", json!({})).await?;
+    let info: Value = guest.service.client.call(Method::SystemInfo, json!({})).await?;
     let host = info["engine"]["host"].as_str().ok_or("no engine answers")?;
     let (mut ours, mut engines, mut typed) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..rounds(200) {

@@ -23,6 +23,7 @@ use std::time::{Duration, Instant};
 use caller::Caller;
 use floor::Floor;
 use hdrhistogram::Histogram;
+use sandboxd_protocol::method::Method;
 use serde_json::{Value, json};
 use service::Service;
 use statistics::{Ratio, median};
@@ -44,7 +45,7 @@ async fn main() -> Outcome<()> {
 
     let service = Service::start().await?;
     let params = service.create_params(CHAT)?;
-    let before: Value = service.client.call("sandbox.create", &params).await?;
+    let before: Value = service.client.call(Method::SandboxCreate, &params).await?;
 
     let get = request("sandbox.get", &json!({ "chat_id": CHAT }));
     let reuse = request("sandbox.create", &params);
@@ -64,9 +65,9 @@ async fn main() -> Outcome<()> {
     println!("\n{}", one_at_a_time(&subjects, pace)?);
     println!("{}", pipelined(&subjects, pace)?);
 
-    let after: Value = service.client.call("sandbox.create", &params).await?;
+    let after: Value = service.client.call(Method::SandboxCreate, &params).await?;
     assert_eq!(before["session_id"], after["session_id"], "it was the same sandbox all the time");
-    service.client.call::<Value>("sandbox.delete", json!({ "chat_id": CHAT })).await?;
+    service.client.call::<Value>(Method::SandboxDelete, json!({ "chat_id": CHAT })).await?;
     Ok(())
 }
 

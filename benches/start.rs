@@ -24,6 +24,7 @@ use std::time::Instant;
 
 use managers::{Chat, DockerProgram, EngineApi, Manager, Outcome, PythonPeer, Sandboxd, Started};
 use plot::{Bar, Curve};
+use sandboxd_protocol::method::Method;
 use serde_json::{Value, json};
 use served::until_served;
 use service::Service;
@@ -59,7 +60,7 @@ const AT_ONCE: [usize; 5] = [1, 2, 4, 8, 16];
 async fn main() -> Outcome<()> {
     let pace = Pace::from_environment();
     let service = Service::start_with(&profiles(pace.slots)).await.map_err(|error| error.to_string())?;
-    let info: Value = service.client.call("system.info", json!({})).await?;
+    let info: Value = service.client.call(Method::SystemInfo, json!({})).await?;
     let host = info["engine"]["host"].as_str().ok_or("no engine answers")?;
     let chats = Chats(service.directory.path().join("volumes"));
 

@@ -20,16 +20,23 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use sandboxd_protocol::empty::NoParams;
+use sandboxd_protocol::event::WatchParams;
+use sandboxd_protocol::method::Method;
+use sandboxd_protocol::pool::PoolParams;
+use sandboxd_protocol::sandbox::{
+    ChatParams, CreatedSandbox, DeleteParams, HintParams, LeaseParams, ReleaseParams, RenewParams,
+};
+use sandboxd_protocol::system::{HealthResult, HealthStatus, ReconcileParams};
 use serde::de::DeserializeOwned;
-use serde_json::value::RawValue;
-use serde_json::{Value, json};
+use serde::{Deserialize, Serialize};
+use serde_json::value::{RawValue, to_raw_value};
 
 use crate::client::{Client, ClientError};
 
 pub use arguments::Arguments;
 use arguments::{Command, Pools, Snapshots};
 use columns::Width;
-use deletion::DeleteOptions;
 use failure::{CliError, explain};
 use filter::Filter;
 use images::ImageCommand;
@@ -94,99 +101,74 @@ async fn execute(arguments: &mut Arguments) -> Result<(Exit, String), CliError> 
     }
     match &arguments.command {
         Command::Health => {
-            let health = service.call("system.health", json!({})).await?;
-            let well = parsed::<Value>(&health)?["status"] == "ok";
+            let health = service.call(Method::SystemHealth, NoParams {}).await?;
+            let well = parsed(&health).is_ok_and(|health: HealthResult| health.status == HealthStatus::Ok);
             let exit = if well { Exit::Done } else { Exit::Failed };
-            Ok((exit, service.show(&health, |object| tables::fields(object, service.width))?))
+            Ok((exit, service.show(&health, tables::fields)?))
         }
-        Command::Info => {
-            let info = service.call("system.info", json!({})).await?;
-            Ok((Exit::Done, service.show(&info, |object| tables::fields(object, service.width))?))
-        }
+        Command::Info => service.call_and_show(Method::SystemInfo, NoParams {}, tables::fields).await,
         Command::Doctor => doctor::examine(arguments).await,
         Command::Create(create) => {
-            let created = service.call("sandbox.create", create.params()).await?;
-            if create.quiet {
-                let id = parsed::<Value>(&created)?["chat_id"].as_str().unwrap_or_default().to_owned();
-                return Ok((Exit::Done, id + "\n"));
-            }
-            Ok((Exit::Done, service.show_sandbox(&created)?))
-        }
-        Command::Get { chat } => {
-            let sandbox = service.call("sandbox.get", json!({ "chat_id": chat })).await?;
-            Ok((Exit::Done, service.show_sandbox(&sandbox)?))
-        }
-        Command::List { all, filter } => {
-            let whole = *all || !filter.is_empty();
-            let page = match whole {
-                true => {
-                    let list = service.list_all(filter).await?;
-                    serde_json::value::to_raw_value(&list).map_err(ClientError::from)?
-                }
-                false => service.page(None, filter).await?,
+            let created = service.call(Method::SandboxCreate, create.params()).await?;
+            let shown = match create.quiet {
+                true => parsed::<CreatedSandbox>(&created)?.sandbox.chat_id + "\n",
+                false => service.show(&created, tables::created)?,
             };
-            Ok((Exit::Done, service.show(&page, |page| tables::list(page, service.width))?))
-        }
-        Command::Renew { chat, ttl } => {
-            let params = json!({ "chat_id": chat, "ttl": ttl.as_secs_f64() });
-            let sandbox = service.call("sandbox.renew", params).await?;
-            Ok((Exit::Done, service.show_sandbox(&sandbox)?))
-        }
-        Command::Touch { chat } => {
-            let sandbox = service.call("sandbox.touch", json!({ "chat_id": chat })).await?;
-            Ok((Exit::Done, service.show_sandbox(&sandbox)?))
-        }
-        Command::Pause { chat } => {
-            let sandbox = service.call("sandbox.pause", json!({ "chat_id": chat })).await?;
-            Ok((Exit::Done, service.show_sandbox(&sandbox)?))
-        }
-        Command::Resume { chat } => {
-            let sandbox = service.call("sandbox.resume", json!({ "chat_id": chat })).await?;
-            Ok((Exit::Done, service.show_sandbox(&sandbox)?))
-        }
-        Command::Lease { chat, length, durable } => {
-            let params = json!({ "chat_id": chat, "duration": length.as_secs_f64(), "durable": durable });
-            let sandbox = service.call("sandbox.lease", params).await?;
-            let shown = service.show_sandbox(&sandbox)?;
-            if !durable {
-                print(&shown);
-                following::hold_lease(&service.client, *length).await?;
-                return Ok((Exit::Done, String::new()));
-            }
             Ok((Exit::Done, shown))
         }
+        Command::Get { chat } => service.show_sandbox(Method::SandboxGet, of_chat(chat)).await,
+        Command::List { all, filter } => {
+            let list = match *all || !filter.is_empty() {
+                true => to_raw_value(&service.list_all(filter).await?).map_err(ClientError::from)?,
+                false => service.page(None, filter).await?,
+            };
+            Ok((Exit::Done, service.show(&list, tables::list)?))
+        }
+        Command::Renew { chat, ttl } => {
+            let params = RenewParams { chat_id: chat.clone(), ttl: ttl.as_secs_f64() };
+            service.show_sandbox(Method::SandboxRenew, params).await
+        }
+        Command::Touch { chat } => service.show_sandbox(Method::SandboxTouch, of_chat(chat)).await,
+        Command::Pause { chat } => service.show_sandbox(Method::SandboxPause, of_chat(chat)).await,
+        Command::Resume { chat } => service.show_sandbox(Method::SandboxResume, of_chat(chat)).await,
+        Command::Lease { chat, length, durable } => {
+            let (duration, durable) = (length.as_secs_f64(), *durable);
+            let params = LeaseParams { chat_id: chat.clone(), duration, durable: Some(durable) };
+            let (exit, shown) = service.call_and_show(Method::SandboxLease, params, tables::leased).await?;
+            if durable {
+                return Ok((exit, shown));
+            }
+            print(&shown);
+            following::hold_lease(&service.client, *length).await?;
+            Ok((exit, String::new()))
+        }
         Command::Release { chat, lease } => {
-            let params = json!({ "chat_id": chat, "lease_id": lease });
-            let sandbox = service.call("sandbox.release", params).await?;
-            Ok((Exit::Done, service.show_sandbox(&sandbox)?))
+            let params = ReleaseParams { chat_id: chat.clone(), lease_id: lease.clone() };
+            service.show_sandbox(Method::SandboxRelease, params).await
         }
-        Command::Pools { command: None } => {
-            let pools = service.call("pool.status", json!({})).await?;
-            Ok((Exit::Done, service.show(&pools, |pools| tables::pools(pools, service.width))?))
-        }
+        Command::Pools { command: None } => service.call_and_show(Method::PoolStatus, NoParams {}, tables::pools).await,
         Command::Pools { command: Some(Pools::Drain { profile }) } => {
-            let pools = service.call("pool.drain", json!({ "profile": profile })).await?;
+            let pools = service.call(Method::PoolDrain, PoolParams { profile: profile.clone() }).await?;
             let exit = if tables::is_drained(&parsed(&pools)?) { Exit::Done } else { Exit::Failed };
-            Ok((exit, service.show(&pools, |pools| tables::pools(pools, service.width))?))
+            Ok((exit, service.show(&pools, tables::pools)?))
         }
         Command::Pools { command: Some(Pools::Fill { profile }) } => {
-            let pools = service.call("pool.fill", json!({ "profile": profile })).await?;
-            Ok((Exit::Done, service.show(&pools, |pools| tables::pools(pools, service.width))?))
+            let params = PoolParams { profile: profile.clone() };
+            service.call_and_show(Method::PoolFill, params, tables::pools).await
         }
         Command::Hint { profile, chat, ttl } => {
             let ttl = ttl.map(|ttl| ttl.as_secs_f64());
-            let params = json!({ "profile": profile, "chat_id": chat, "ttl": ttl });
-            let hinted = service.call("sandbox.hint", params).await?;
-            Ok((Exit::Done, service.show(&hinted, |object| tables::fields(object, service.width))?))
+            let params = HintParams { profile: profile.clone(), chat_id: chat.clone(), ttl };
+            service.call_and_show(Method::SandboxHint, params, tables::fields).await
         }
         Command::Events { after, chat } => {
-            let params = json!({ "after": after, "chat_id": chat });
+            let params = WatchParams { after: *after, chat_id: chat.clone() };
             following::events(&service.client, params, service.json).await?;
             Ok((Exit::Done, String::new()))
         }
         Command::Reconcile { dry_run } => {
-            let report = service.call("system.reconcile", json!({ "dry_run": dry_run })).await?;
-            Ok((Exit::Done, service.show(&report, |report| tables::report(report, service.width))?))
+            let params = ReconcileParams { dry_run: Some(*dry_run) };
+            service.call_and_show(Method::SystemReconcile, params, tables::report).await
         }
         Command::Images => images::list(&service).await,
         Command::Image { command } => images::execute(&service, command).await,
@@ -197,10 +179,14 @@ async fn execute(arguments: &mut Arguments) -> Result<(Exit, String), CliError> 
         }
         Command::Snapshots { command: None, chat, all } => snapshots::list(&service, chat.as_deref(), *all).await,
         Command::Delete { chat, snapshot, no_snapshot, purge, yes, filter, .. } => {
-            let options = DeleteOptions { snapshot: (*snapshot || *no_snapshot).then_some(*snapshot), purge: *purge };
+            let params = |chat: &str| DeleteParams {
+                chat_id: chat.to_owned(),
+                snapshot: (*snapshot || *no_snapshot).then_some(*snapshot),
+                purge: purge.then_some(true),
+            };
             match chat {
-                Some(chat) => deletion::one(&service, chat, options).await,
-                None => deletion::many(&service, filter, options, *yes).await,
+                Some(chat) => deletion::one(&service, params(chat)).await,
+                None => deletion::many(&service, filter, params, *yes).await,
             }
         }
     }
@@ -247,7 +233,7 @@ struct Service {
 }
 
 impl Service {
-    async fn call(&self, method: &str, params: Value) -> Result<Box<RawValue>, ClientError> {
+    async fn call(&self, method: Method, params: impl Serialize) -> Result<Box<RawValue>, ClientError> {
         self.client.call(method, params).await
     }
 
@@ -255,48 +241,57 @@ impl Service {
     fn show<T: DeserializeOwned>(
         &self,
         result: &RawValue,
-        table: impl FnOnce(T) -> String,
+        table: impl FnOnce(T, Width) -> String,
     ) -> Result<String, ClientError> {
-        if self.json { Ok(format!("{}\n", result.get())) } else { Ok(table(parsed(result)?)) }
+        if self.json { Ok(format!("{}\n", result.get())) } else { Ok(table(parsed(result)?, self.width)) }
     }
 
-    fn show_sandbox(&self, sandbox: &RawValue) -> Result<String, ClientError> {
-        self.show(sandbox, |sandbox| tables::sandbox(sandbox, self.width))
+    async fn call_and_show<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        params: impl Serialize,
+        table: impl FnOnce(T, Width) -> String,
+    ) -> Result<(Exit, String), CliError> {
+        Ok((Exit::Done, self.show(&self.call(method, params).await?, table)?))
     }
 
-    async fn page(&self, after: Option<&Value>, filter: &Filter) -> Result<Box<RawValue>, ClientError> {
-        self.call("sandbox.list", filter.params(after)).await
+    async fn show_sandbox(&self, method: Method, params: impl Serialize) -> Result<(Exit, String), CliError> {
+        self.call_and_show(method, params, tables::sandbox).await
+    }
+
+    async fn page(&self, after: Option<String>, filter: &Filter) -> Result<Box<RawValue>, ClientError> {
+        self.call(Method::SandboxList, filter.params(after)?).await
     }
 
     /// Returns all pages as one list.
     async fn list_all(&self, filter: &Filter) -> Result<List, ClientError> {
-        let (mut sandboxes, mut undescribed) = (Vec::new(), Vec::new());
-        let mut after = None;
-        loop {
-            let page = self.page(after.as_ref(), filter).await?;
-            let List { sandboxes: some, undescribed: others, next } = parsed(&page)?;
-            sandboxes.extend(some);
-            undescribed.extend(others);
-            match next {
-                Value::Null => return Ok(List { sandboxes, undescribed, next }),
-                next => after = Some(next),
-            }
+        let mut list: List = parsed(&self.page(None, filter).await?)?;
+        while let Some(after) = list.next.take() {
+            let List { sandboxes, undescribed, next } = parsed(&self.page(Some(after), filter).await?)?;
+            list.sandboxes.extend(sandboxes);
+            list.undescribed.extend(undescribed);
+            list.next = next;
         }
+        Ok(list)
     }
 }
 
-#[derive(serde::Serialize, serde::Deserialize)]
+fn of_chat(chat: &str) -> ChatParams {
+    ChatParams { chat_id: chat.to_owned() }
+}
+
+/// A list of which each entry is as the service sent it.
+#[derive(Serialize, Deserialize)]
 struct List {
     sandboxes: Vec<Box<RawValue>>,
-    #[serde(default)]
     undescribed: Vec<Box<RawValue>>,
-    next: Value,
+    next: Option<String>,
 }
 
 impl List {
     /// Returns the ids of all listed chats, including those that could not be described.
     fn chats(&self) -> Result<Vec<String>, ClientError> {
-        #[derive(serde::Deserialize)]
+        #[derive(Deserialize)]
         struct WithChatId {
             chat_id: String,
         }

@@ -6,10 +6,12 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use sandboxd_protocol::error::Error;
+use sandboxd_protocol::method::Method;
+use sandboxd_protocol::notification;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
-use serde_json::{Map, Value};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
@@ -33,25 +35,9 @@ pub enum ClientError {
     Disconnected,
     /// An error that the service answered.
     #[error(transparent)]
-    Failed(#[from] Failure),
+    Failed(#[from] Error),
     #[error("invalid response from the service: {0}")]
     InvalidResponse(#[from] serde_json::Error),
-}
-
-/// An error as the service sent it.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, thiserror::Error)]
-#[error("{message}")]
-pub struct Failure {
-    pub code: i32,
-    pub message: String,
-    pub data: FailureData,
-}
-
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct FailureData {
-    pub kind: String,
-    pub retryable: bool,
-    pub details: Map<String, Value>,
 }
 
 impl Client {
@@ -79,7 +65,7 @@ impl Client {
     }
 
     /// Sends a request and waits for its answer. The service completes the request even if the call is dropped.
-    pub async fn call<R: DeserializeOwned>(&self, method: &str, params: impl Serialize) -> Result<R, ClientError> {
+    pub async fn call<R: DeserializeOwned>(&self, method: Method, params: impl Serialize) -> Result<R, ClientError> {
         let answer = self.send(method, params, None).await?;
         let result = answer.await.unwrap_or(Err(ClientError::Disconnected))?;
         Ok(serde_json::from_str(result.get())?)
@@ -87,7 +73,7 @@ impl Client {
 
     /// Sends a request whose answer is preceded by a stream of notifications. While the caller does not read the
     /// stream, no other message of this connection is read either.
-    pub async fn stream(&self, method: &str, params: impl Serialize) -> Result<Stream, ClientError> {
+    pub async fn stream(&self, method: Method, params: impl Serialize) -> Result<Stream, ClientError> {
         let (sender, notifications) = mpsc::channel(64);
         let answer = self.send(method, params, Some(sender)).await?;
         Ok(Stream { notifications, answer })
@@ -95,12 +81,12 @@ impl Client {
 
     async fn send(
         &self,
-        method: &str,
+        method: Method,
         params: impl Serialize,
         stream: Option<mpsc::Sender<Notification>>,
     ) -> Result<oneshot::Receiver<Outcome>, ClientError> {
         let id = self.last_id.fetch_add(1, Ordering::Relaxed) + 1;
-        let mut line = serde_json::to_vec(&Request { jsonrpc: "2.0", id, method, params })?;
+        let mut line = serde_json::to_vec(&Request { jsonrpc: "2.0", id, method: method.name(), params })?;
         line.push(b'\n');
         let answer = locked(&self.pending).register(id, stream)?;
         // If the writer has ended, the reader ends too, and the answer has the reason.
@@ -114,6 +100,13 @@ impl Client {
 pub struct Notification {
     pub method: String,
     pub params: Box<RawValue>,
+}
+
+impl Notification {
+    /// Returns which notification of the protocol this is, if it is known.
+    pub fn kind(&self) -> Option<notification::Notification> {
+        notification::Notification::from_method(&self.method)
+    }
 }
 
 /// The notifications and the answer of one request.
@@ -144,7 +137,7 @@ struct Pending {
     answers: HashMap<u64, oneshot::Sender<Outcome>>,
     streams: HashMap<u64, mpsc::Sender<Notification>>,
     /// Set once the connection has ended, with the error of the service, if any.
-    ended: Option<Option<Failure>>,
+    ended: Option<Option<Error>>,
 }
 
 impl Pending {
@@ -171,7 +164,7 @@ impl Pending {
         }
     }
 
-    fn end(&mut self, reason: Option<Failure>) {
+    fn end(&mut self, reason: Option<Error>) {
         self.streams.clear();
         let reason = self.ended.get_or_insert(reason);
         for (_, answer) in self.answers.drain() {
@@ -180,7 +173,7 @@ impl Pending {
     }
 }
 
-fn ended(reason: &Option<Failure>) -> ClientError {
+fn ended(reason: &Option<Error>) -> ClientError {
     reason.clone().map_or(ClientError::Disconnected, ClientError::Failed)
 }
 
@@ -189,10 +182,10 @@ fn locked(pending: &Mutex<Pending>) -> MutexGuard<'_, Pending> {
 }
 
 #[derive(Serialize)]
-struct Request<'a, P> {
+struct Request<P> {
     jsonrpc: &'static str,
     id: u64,
-    method: &'a str,
+    method: &'static str,
     params: P,
 }
 
@@ -200,7 +193,8 @@ struct Request<'a, P> {
 struct Message {
     id: Option<u64>,
     result: Option<Box<RawValue>>,
-    error: Option<Failure>,
+    // An error of a kind that this client does not know fails one request, not the connection.
+    error: Option<Box<RawValue>>,
     method: Option<String>,
     params: Option<Box<RawValue>>,
 }
@@ -235,14 +229,18 @@ async fn read(source: OwnedReadHalf, pending: Arc<Mutex<Pending>>) {
         match serde_json::from_str::<Message>(&line) {
             Ok(Message { id: Some(id), result, error, .. }) => {
                 let outcome = match (result, error) {
-                    (_, Some(failure)) => Err(failure.into()),
+                    (_, Some(error)) => {
+                        Err(serde_json::from_str(error.get()).map_or_else(ClientError::from, ClientError::Failed))
+                    }
                     (Some(result), None) => Ok(result),
                     (None, None) => Ok(RawValue::NULL.to_owned()),
                 };
                 locked(&pending).complete(id, outcome);
             }
             // An error without an id refuses the connection.
-            Ok(Message { id: None, error: Some(failure), .. }) => locked(&pending).end(Some(failure)),
+            Ok(Message { id: None, error: Some(error), .. }) => {
+                locked(&pending).end(serde_json::from_str(error.get()).ok());
+            }
             Ok(message) => {
                 let Some((id, notification)) = message.notification() else { continue };
                 let stream = locked(&pending).streams.get(&id).cloned();

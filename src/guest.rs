@@ -57,7 +57,7 @@ const SOCKET: &str = "socket";
 
 /// A guest: through its init, or via the engine.
 #[async_trait]
-pub trait Entrance: Send + Sync + 'static {
+pub trait Guest: Send + Sync + 'static {
     /// Opens a guest stream.
     async fn open_stream(&self, request: &Request) -> Result<GuestStream, Unreachable>;
 }

@@ -85,8 +85,8 @@ fn main() -> ExitCode {
                 // A reader may close standard output early.
                 let _ = writeln!(std::io::stdout(), "{config}");
             }
-            for kept_out in callers::kept_out(&config) {
-                eprintln!("warning: {kept_out}; {}", kept_out.advice());
+            for excluded in callers::excluded_callers(&config) {
+                eprintln!("warning: {excluded}; {}", excluded.advice());
             }
             Ok(())
         }

@@ -1,8 +1,8 @@
-//! What is said over the socket: JSON-RPC 2.0, one message per line.
+//! The service's side of the protocol: JSON-RPC 2.0 over the socket, one message per line.
 //!
-//! `docs/protocol.md` is the specification, and the tests hold this module to it. Everything in here is pure: a line
-//! becomes a [`request::RequestLine`] and a [`params::Call`], an [`answer::Answer`] or an [`error::Error`] becomes a line,
-//! and so does a [`notification::Notification`].
+//! `docs/protocol.md` is the specification, and tests check this module against it. The module is pure: it parses a line
+//! into a [`request::RequestLine`] and a [`params::Call`], and encodes an [`answer::Answer`], an error or a
+//! [`notification::Notification`] as a line.
 
 pub mod answer;
 pub mod check;

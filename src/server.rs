@@ -1,4 +1,4 @@
-//! The Unix socket: accepts callers, decides who may do what, and bounds what each of them may cost.
+//! The server on the Unix socket: it accepts callers, checks their permissions, and limits the resources of each.
 
 pub mod access;
 pub mod accounts;
@@ -20,37 +20,37 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use sandboxd_protocol::error::{Error, ErrorKind};
 use sandboxd_protocol::system::ConnectionLimits;
 use tokio::net::UnixStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::protocol::error::{Error, Kind};
 use crate::protocol::request::Id;
 use crate::protocol::response;
 use access::{Access, Peer, Role};
 use connection::{Connection, Shared};
 use handler::Handler;
 use listener::Listener;
-use measure::Measures;
+use measure::ServerMetrics;
 use memory::Memory;
 
-/// What callers may cost.
+/// The limits of connections and their memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     pub max_connections: usize,
-    /// In bytes, without the newline. What is beyond it is skipped, never held.
+    /// In bytes, without the newline. The rest of a longer line is skipped and never buffered.
     pub max_line: usize,
-    /// Requests under way, per connection. At the limit, the connection is not read from.
+    /// Active requests per connection. At the limit, the server does not read from the connection.
     pub max_in_flight: usize,
-    /// Bytes of answers that wait for a slow reader, per connection. At the limit, the connection is not read from.
+    /// Bytes of unread answers per connection. At the limit, the server does not read from the connection.
     pub max_output: usize,
-    /// Bytes of large requests and answers that the service holds for all callers together. At the limit, they wait.
+    /// Bytes of large requests and answers of all callers together. At the limit, further ones wait.
     pub max_memory: usize,
-    /// The part of it that one connection can hold.
+    /// The part of `max_memory` that one connection can hold.
     pub max_memory_per_connection: usize,
-    /// A caller that takes no byte of its answers for this long is cut off.
+    /// A caller that reads no byte of its answers for this long is disconnected.
     pub write_stall: Duration,
 }
 
@@ -80,22 +80,22 @@ impl Server {
         Self { handler, limits, access }
     }
 
-    /// Serves until `shutdown`. Then no connection and no request is accepted any more, and what is under way has
+    /// Serves until `shutdown`. Then the server accepts no connections and no requests, and active requests have
     /// `grace` to be answered.
     pub async fn serve(self, listener: Listener, shutdown: CancellationToken, grace: Duration) {
         let Server { handler, limits, access } = self;
-        let (measures, memory) = (Measures::new(), Memory::new(&limits));
-        let shared = Arc::new(Shared { handler, limits, measures, memory, shutdown: shutdown.clone() });
+        let (metrics, memory) = (ServerMetrics::new(), Memory::new(&limits));
+        let shared = Arc::new(Shared { handler, limits, metrics, memory, shutdown: shutdown.clone() });
         let connections = TaskTracker::new();
-        let abandon = CancellationToken::new();
+        let force_close = CancellationToken::new();
         let acceptor = Acceptor {
-            places: Arc::new(Semaphore::new(limits.max_connections)),
+            permits: Arc::new(Semaphore::new(limits.max_connections)),
             access,
             shared,
             connections: connections.clone(),
-            abandon: abandon.clone(),
+            force_close: force_close.clone(),
         };
-        // Dropping it removes the socket file, before anybody is kept waiting.
+        // Dropping the acceptor removes the socket file, so that no new caller connects and waits.
         shutdown.run_until_cancelled_owned(acceptor.run(listener)).await;
 
         connections.close();
@@ -103,20 +103,20 @@ impl Server {
             tracing::warn!(
                 connections = connections.len(),
                 ?grace,
-                "cutting off callers at the end of the grace period"
+                "shutdown grace period elapsed; closing connections with active requests"
             );
-            abandon.cancel();
+            force_close.cancel();
             connections.wait().await;
         }
     }
 }
 
 struct Acceptor {
-    places: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
     access: Access,
     shared: Arc<Shared>,
     connections: TaskTracker,
-    abandon: CancellationToken,
+    force_close: CancellationToken,
 }
 
 impl Acceptor {
@@ -128,13 +128,13 @@ impl Acceptor {
             match listener.socket.accept().await {
                 Ok((stream, _)) => {
                     delay = FIRST_DELAY;
-                    self.welcome(stream);
+                    self.accept(stream);
                 }
-                // The caller gave up while it was waiting.
+                // The caller disconnected while it waited in the backlog.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
-                // Out of descriptors or memory: those waiting keep their place in the backlog.
+                // The process is out of descriptors or memory. Waiting callers stay in the backlog.
                 Err(error) => {
-                    tracing::warn!(%error, ?delay, "cannot accept a connection");
+                    tracing::warn!(%error, ?delay, "cannot accept a connection; retrying");
                     tokio::time::sleep(delay).await;
                     delay = (delay * 2).min(LONGEST_DELAY);
                 }
@@ -142,44 +142,47 @@ impl Acceptor {
         }
     }
 
-    fn welcome(&mut self, stream: UnixStream) {
-        match self.examine(&stream) {
-            Ok((role, place)) => self.serve(stream, role, place),
+    fn accept(&mut self, stream: UnixStream) {
+        match self.admit(&stream) {
+            Ok((role, permit)) => self.serve(stream, role, permit),
             Err(error) => {
-                self.shared.measures.refused_connection(error.data.kind);
-                // One line always fits into the buffer of a new connection.
+                self.shared.metrics.refused_connection(error.data.kind);
+                // One line always fits into the socket buffer of a new connection.
                 let _ = stream.try_write(&response::encode(&Id::NULL, Err(error)).into_bytes());
             }
         }
     }
 
-    fn examine(&mut self, stream: &UnixStream) -> Result<(Role, OwnedSemaphorePermit), Error> {
-        let credentials = stream.peer_cred().map_err(|error| Kind::Internal.error(error.to_string()))?;
+    fn admit(&mut self, stream: &UnixStream) -> Result<(Role, OwnedSemaphorePermit), Error> {
+        let credentials = stream.peer_cred().map_err(|error| ErrorKind::Internal.error(error.to_string()))?;
         let peer = Peer { uid: credentials.uid(), gid: credentials.gid() };
         let role = self.access.role(peer).ok_or_else(|| {
-            tracing::warn!(uid = peer.uid, gid = peer.gid, pid = credentials.pid(), "refused a caller");
-            Kind::Unauthorized.error(format!("user {} may not use this service", peer.uid))
+            tracing::warn!(uid = peer.uid, gid = peer.gid, pid = credentials.pid(), "connection refused: unauthorized");
+            ErrorKind::Unauthorized
+                .error(format!("user {} may not call this service; see [socket] in its configuration", peer.uid))
         })?;
-        let place = Arc::clone(&self.places).try_acquire_owned().map_err(|_| {
+        let permit = Arc::clone(&self.permits).try_acquire_owned().map_err(|_| {
             let limit = self.shared.limits.max_connections;
-            tracing::warn!(limit, "refused a connection, there are too many");
-            Kind::TooManyConnections.error(format!("there are {limit} connections already")).with("limit", limit)
+            tracing::warn!(limit, "connection refused: too many connections");
+            ErrorKind::TooManyConnections
+                .error(format!("the limit of {limit} connections is reached"))
+                .with("limit", limit)
         })?;
-        Ok((role, place))
+        Ok((role, permit))
     }
 
-    fn serve(&self, stream: UnixStream, role: Role, place: OwnedSemaphorePermit) {
+    fn serve(&self, stream: UnixStream, role: Role, permit: OwnedSemaphorePermit) {
         let shared = Arc::clone(&self.shared);
-        let abandon = self.abandon.clone();
+        let force_close = self.force_close.clone();
         self.connections.spawn(async move {
-            let open = shared.measures.connections.clone();
+            let open = shared.metrics.connections.clone();
             open.increment(1);
             let connection = Connection::new(shared, role);
-            if let Some(Err(error)) = abandon.run_until_cancelled(connection.serve(stream)).await {
-                tracing::debug!(%error, "a connection broke");
+            if let Some(Err(error)) = force_close.run_until_cancelled(connection.serve(stream)).await {
+                tracing::debug!(%error, "connection failed");
             }
             open.decrement(1);
-            drop(place);
+            drop(permit);
             connection.end().await;
         });
     }

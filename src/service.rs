@@ -155,8 +155,8 @@ impl Service {
             Some(listener) => Listener::from_std(listener).map_err(setting("the inherited socket"))?,
             None => Listener::bind(&socket).await?,
         };
-        for kept_out in callers::kept_out_of(&config.socket.path, config) {
-            tracing::warn!(advice = kept_out.advice(), "{kept_out}");
+        for excluded in callers::excluded_callers_of(&config.socket.path, config) {
+            tracing::warn!(advice = excluded.advice(), "{excluded}");
         }
         let (journal, contents) = JournalHandle::start(dependencies.journal, JOURNAL_LIMIT, None).await?;
         let rules = Rules {
@@ -174,7 +174,7 @@ impl Service {
         let syncs = Syncs::default();
         let mut world =
             world(config, &instance, dependencies.engine, journal, rules, Arc::clone(&guests), directories)?;
-        world.guests = syncs.ending_with(world.guests);
+        world.guests = syncs.removed_with(world.guests);
         #[cfg(feature = "crash-points")]
         let world = crash_points.wrap_world(world);
         let (engine, slots) = (world.engine.clone(), Arc::clone(&world.slots));
@@ -337,7 +337,7 @@ fn world(
     Ok(World {
         instance: instance.clone(),
         engine: Bounded::new(engine, engine_limits(config)),
-        turns: EngineQueue::new(config.engine.max_operations),
+        engine_queue: EngineQueue::new(config.engine.max_operations),
         queue_limit: config.engine.queue_timeout,
         capacity: Capacity {
             sandboxes: config.limits.sandboxes,
@@ -359,6 +359,7 @@ fn world(
         journal,
         rules,
         cleanups: Default::default(),
+        addresses: Default::default(),
         retention: retention(config),
     })
 }

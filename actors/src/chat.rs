@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use tokio_util::task::TaskTracker;
 
+use crate::addresses::Addresses;
 use crate::domain::container::MountPoints;
 use crate::domain::ids::{InstanceName, SessionId};
 use crate::domain::sandbox::Sandbox;
@@ -39,7 +40,7 @@ pub use lifecycle::Rules;
 pub struct World {
     pub instance: InstanceName,
     pub engine: Bounded,
-    pub turns: EngineQueue,
+    pub engine_queue: EngineQueue,
     /// The longest time that a launch waits for a permit.
     pub queue_limit: Duration,
     pub probe: Arc<dyn Probe>,
@@ -56,6 +57,8 @@ pub struct World {
     pub retention: Retention,
     /// Removals of session files, which outlive their chat's actor. A shutdown waits for them.
     pub cleanups: TaskTracker,
+    /// Root publishes its children here.
+    pub addresses: Addresses,
 }
 
 impl World {
@@ -81,7 +84,7 @@ pub struct Place {
 
 impl Place {
     async fn permit(self, world: &World) -> EnginePermit {
-        world.turns.acquire(self.lane, self.tenant).await
+        world.engine_queue.acquire(self.lane, self.tenant).await
     }
 }
 

@@ -5,6 +5,7 @@
 //! [`ports::guest::Guests`], [`ports::slot::Slots`], [`ports::clock::Clock`], [`journal::Journal`],
 //! [`ports::images::Images`], [`ports::repositories::Sources`].
 
+pub mod addresses;
 pub mod builder;
 pub mod chat;
 pub mod domain;

@@ -9,8 +9,14 @@ pub mod claims;
 pub mod inventory;
 mod start;
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::chat::World;
 use crate::domain::ids::ProfileName;
+use crate::domain::labels::SlotLabels;
 use crate::ports::clock::Timestamp;
+use crate::ports::engine::Observed;
 use crate::ports::slot::LateBinding;
 use inventory::Counts;
 
@@ -50,4 +56,28 @@ pub struct PoolCounters {
     pub hints_hit: u64,
     /// Hints that expired.
     pub hints_wasted: u64,
+}
+
+/// Sends each listed slot to its pool. Slots of profiles that no longer exist are removed.
+pub(crate) fn distribute(world: &Arc<World>, slots: Vec<(SlotLabels, Observed)>) {
+    let pools = world.addresses.pools();
+    let mut by_profile: BTreeMap<ProfileName, Vec<_>> =
+        pools.keys().map(|profile| (profile.clone(), Vec::new())).collect();
+    for (labels, observed) in slots {
+        by_profile.entry(labels.profile.clone()).or_default().push((labels, observed));
+    }
+    for (profile, slots) in by_profile {
+        match pools.get(&profile) {
+            Some(pool) => pool.cast(actor::Message::Listed { slots }),
+            None => {
+                let world = Arc::clone(world);
+                tokio::spawn(async move {
+                    for (labels, observed) in slots {
+                        world.engine.remove_until_gone(&observed.id).await;
+                        world.slots.clear(labels.slot).await;
+                    }
+                });
+            }
+        }
+    }
 }

@@ -19,9 +19,10 @@ use crate::domain::ids::{ChatId, SessionId};
 use crate::domain::labels;
 use crate::domain::sandbox::{Sandbox, Status};
 use crate::journal::{Contents, Draft, JournalError};
+use crate::pool;
 use crate::ports::clock::Timestamp;
 use crate::ports::engine::EngineError;
-use crate::root;
+use crate::root::{self, Reconciled};
 use crate::sandboxes::ask;
 use plan::{Action, PlanInput, plan};
 
@@ -238,8 +239,9 @@ impl State {
     async fn try_pass(&mut self, dry_run: bool) -> Result<Report, EngineError> {
         // The active chats are read before the listing: a chat that gets its container after the listing is not
         // suspected.
-        let adopted = ask(&self.root, |chats| root::Message::ActiveChats { chats }).await;
-        let adopted = adopted.ok_or_else(shutting_down)?;
+        let chats = |chats| root::Message::Chats { after: None, limit: usize::MAX, chats };
+        let chats = ask(&self.root, chats).await.ok_or_else(shutting_down)?;
+        let adopted: BTreeSet<ChatId> = chats.routes.into_iter().map(|(chat, _)| chat).collect();
         let world = &self.world;
         let listed = world.engine.list(&world.instance).await?;
         let containers = listed.len();
@@ -268,7 +270,7 @@ impl State {
         if !dry_run {
             self.carry_out(planned).await?;
             self.world.slots.retain(&slots.iter().map(|(labels, _)| labels.slot).collect()).await;
-            let _ = self.root.cast(root::Message::SlotsObserved { slots });
+            pool::distribute(&self.world, slots);
             self.remove_ended_sessions(sessions).await;
             self.finish_rebuild(&situation).await;
         }
@@ -354,20 +356,23 @@ impl State {
                 }
             }
         }
-        for live_containers in in_batches(seen) {
-            ask(&self.root, |done| root::Message::Observed { live_containers, done })
-                .await
-                .ok_or_else(shutting_down)?;
+        for observed in in_batches(seen) {
+            self.report(Reconciled { observed, ..Reconciled::default() }).await?;
         }
         self.save_unrecorded(&sandboxes).await.map_err(journal_unavailable)?;
-        for sandboxes in in_batches(sandboxes) {
-            ask(&self.root, |done| root::Message::Adopt { sandboxes, done }).await.ok_or_else(shutting_down)?;
+        for adopted in in_batches(sandboxes) {
+            self.report(Reconciled { adopted, ..Reconciled::default() }).await?;
             // Their writes so far make room for those of the others. A full disk keeps no chat from being served.
             let _ = self.world.journal.flush().await;
         }
-        ask(&self.root, |done| root::Message::AllAdopted { done }).await.ok_or_else(shutting_down)?;
+        self.report(Reconciled { complete: true, ..Reconciled::default() }).await?;
         self.unadopted = None;
         Ok(())
+    }
+
+    /// Reports results to root, and waits until root has applied them.
+    async fn report(&self, results: Reconciled) -> Result<(), EngineError> {
+        ask(&self.root, |done| root::Message::Reconciled { results, done }).await.ok_or_else(shutting_down)
     }
 
     /// Saves the sandboxes that are known only by their labels before they get an actor, as with every acknowledgement.

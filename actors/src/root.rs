@@ -18,6 +18,7 @@ use std::time::Duration;
 use ractor::{Actor, ActorId, ActorProcessingErr, ActorRef, SupervisionEvent};
 use tokio::time::Instant;
 
+use crate::addresses::Address;
 use crate::builder::{self, Builder, BuilderSetup};
 use crate::chat::World;
 use crate::chat::actor::{self as chat, Call, Chat, Start};
@@ -25,16 +26,15 @@ use crate::chat::events::Event;
 use crate::domain::ids::{ChatId, ContainerId, ProfileName};
 use crate::domain::outcome::{Deletion, SandboxError};
 use crate::journal::Contents;
-use crate::pool;
 use crate::ports::clock::Timestamp;
 use crate::reaper::{self, Reaper};
 use crate::reconciler::{self, Reconciler, Trigger};
 use crate::sandboxes::Intervals;
 use crate::watcher::{self, Watcher};
 use limits::{LimitCounts, LimitKeys};
-pub use message::{ActiveActors, Message, Routes};
-pub(crate) use pools::DRAIN_LIMIT;
+pub use message::{ActiveActors, Chats, Message, Reconciled, Restart, Routes};
 use pools::Pools;
+pub(crate) use pools::{DRAIN_LIMIT, statuses};
 use routing_table::{Route, RoutingTable};
 pub use supervised_child::Child;
 use supervised_child::SupervisedChild;
@@ -86,16 +86,17 @@ impl Actor for Root {
 
     async fn pre_start(&self, myself: ActorRef<Message>, arguments: Arguments) -> Result<State, ActorProcessingErr> {
         let Arguments { world, contents, intervals, builder_setup } = arguments;
+        let addresses = &world.addresses;
         let mut state = State {
             started_at: world.clock.now(),
-            world,
             intervals,
-            reaper: SupervisedChild::default(),
-            reconciler: SupervisedChild::default(),
-            watcher: SupervisedChild::default(),
-            pools: Pools::default(),
+            reaper: SupervisedChild::at(&addresses.reaper),
+            reconciler: SupervisedChild::at(&addresses.reconciler),
+            watcher: SupervisedChild::at(&Address::default()),
+            pools: Pools::new(&world),
             builder_setup,
-            builder: SupervisedChild::default(),
+            builder: SupervisedChild::at(&addresses.builder),
+            world,
             routing_table: RoutingTable::default(),
             limit_counts: LimitCounts::default(),
             chats: HashMap::new(),
@@ -120,16 +121,13 @@ impl Actor for Root {
         match message {
             Message::Call { call, .. } if state.closed => call.refuse(SandboxError::ShuttingDown),
             Message::Call { chat, call } => state.route(&myself, chat, call).await,
-            Message::Retire { chat, incarnation, handled } => {
-                if let Some(actor) = state.routing_table.retire(chat, incarnation, handled) {
-                    state.limit_counts.remove(chat);
-                    state.chats.remove(&actor.get_id());
-                    actor.stop(None);
-                }
-            }
-            Message::SandboxGone { chat, incarnation, handled } => {
+            Message::Idle { chat, incarnation, handled, retire } => {
                 if state.routing_table.has_handled_all(chat, incarnation, handled) {
                     state.limit_counts.remove(chat);
+                }
+                if retire && let Some(actor) = state.routing_table.retire(chat, incarnation, handled) {
+                    state.chats.remove(&actor.get_id());
+                    actor.stop(None);
                 }
             }
             Message::LimitKeys { chat, incarnation, keys } => {
@@ -137,37 +135,6 @@ impl Actor for Root {
                     state.limit_counts.add(chat, keys);
                 }
             }
-            Message::Respawn { chat, incarnation } => {
-                if !state.closed && state.routing_table.is_down(chat, incarnation) {
-                    state.spawn(&myself, chat, Start::Unknown).await;
-                }
-            }
-            Message::Adopt { sandboxes, done } => {
-                for sandbox in sandboxes {
-                    // A chat's actor is newer than a listing made a moment ago.
-                    if !state.routing_table.contains(sandbox.chat) {
-                        state.limit_counts.add(sandbox.chat, LimitKeys::from(&*sandbox));
-                        state.spawn(&myself, sandbox.chat, Start::Sandbox(sandbox)).await;
-                    }
-                }
-                let _ = done.send(());
-            }
-            Message::AllAdopted { done } => {
-                for (chat, container) in
-                    state.unadopted.take().map(|unadopted| unadopted.engine_events).unwrap_or_default()
-                {
-                    state.engine_event(chat, container);
-                }
-                let _ = done.send(());
-            }
-            Message::ActiveChats { chats } => drop(chats.send(state.routing_table.chats().collect())),
-            Message::Observed { live_containers, done } => {
-                for (chat, live_container) in live_containers {
-                    state.send_event(chat, Event::Listed(live_container));
-                }
-                let _ = done.send(());
-            }
-            Message::EngineEvent { chat, container } => state.engine_event(chat, container),
             Message::Due { chat } => state.send_event(chat, Event::Due),
             Message::ClockStepped { by } => {
                 let chats = state.serving();
@@ -177,35 +144,27 @@ impl Actor for Root {
                 // Every chat gets the clock step before its next deadline event. The write to disk may take its time.
                 tokio::spawn(flush::flush_until_saved(chats, state.world.journal.clone()));
             }
-            Message::Arm { chat, at } => state.reaper.cast(reaper::Message::Arm { chat, at }),
-            Message::Disarm { chat } => state.reaper.cast(reaper::Message::Disarm { chat }),
-            Message::Reconcile { because, dry_run, report } => {
-                state.reconciler.cast(reconciler::Message::Pass { because, dry_run, report });
+            Message::EngineEvent { chat, container } => state.engine_event(chat, container),
+            Message::Reconciled { results, done } => {
+                state.reconciled(&myself, results).await;
+                let _ = done.send(());
             }
-            Message::Images(message) => state.builder.cast(message),
-            Message::Claim { chat, profile, slot } => {
-                state.pools.cast(&profile, pool::actor::Message::Claim { chat, slot });
+            Message::Chats { after, limit, chats } => {
+                let (is_listed, total) = (state.is_listed(), state.routing_table.len());
+                let _ = chats.send(Chats { is_listed, total, routes: state.routing_table.page(after, limit) });
             }
-            Message::Settled { profile, slot, container, bound } => {
-                state.pools.cast(&profile, pool::actor::Message::Settled { slot, container, bound });
+            Message::DrainPools { profile, drained, statuses } => {
+                state.pools.set_drained(profile.as_ref(), drained, statuses);
             }
-            Message::SlotEvent { slot } => state.pools.engine_event(slot),
-            Message::SlotsObserved { slots } => state.pools.listed(&state.world, slots),
-            Message::Hint { profile, chat, ttl, hinted } => {
-                state.pools.cast(&profile, pool::actor::Message::Hint { chat, ttl, hinted });
+            Message::Restart(_) if state.closed => {}
+            Message::Restart(Restart::Child(child)) => state.start(&myself, child).await,
+            Message::Restart(Restart::Pool(profile)) => state.start_pool(&myself, &profile).await,
+            Message::Restart(Restart::Chat { chat, incarnation }) => {
+                if state.routing_table.is_down(chat, incarnation) {
+                    state.spawn(&myself, chat, Start::Unknown).await;
+                }
             }
-            Message::Pools(statuses) => state.pools.describe(statuses),
-            Message::DrainPools { profile, statuses } => state.pools.drain(profile.as_ref(), statuses),
-            Message::FillPools { profile, statuses } => state.pools.fill(profile.as_ref(), statuses),
-            Message::Restart(_) | Message::RestartPool(_) if state.closed => {}
-            Message::RestartPool(profile) => state.start_pool(&myself, &profile).await,
-            Message::Restart(child) => state.start(&myself, child).await,
             Message::Ping(pong) => drop(pong.send(())),
-            Message::PingReaper(pong) => state.reaper.cast(reaper::Message::Ping(pong)),
-            Message::Page { after, limit, page } => {
-                let _ = page.send(state.is_listed().then(|| state.routing_table.page(after, limit)));
-            }
-            Message::Count { count } => drop(count.send(state.routing_table.len())),
             Message::Close { active } => {
                 state.closed = true;
                 state.watcher.stop();
@@ -276,9 +235,14 @@ impl State {
                 (Call::Snapshot(_, answer), Start::Absent) => {
                     return drop(answer.send(Err(SandboxError::NotFound { chat })));
                 }
-                (Call::Keep(_, answer), Start::Absent) => {
-                    return drop(answer.send(Err(SandboxError::NotFound { chat })));
-                }
+                (
+                    Call::Renew(_, answer)
+                    | Call::Touch(answer)
+                    | Call::Pause(answer)
+                    | Call::Lease(_, answer)
+                    | Call::Release(_, answer),
+                    Start::Absent,
+                ) => return drop(answer.send(Err(SandboxError::NotFound { chat }))),
                 (call, start) => {
                     self.spawn(myself, chat, start).await;
                     return self.forward(chat, call);
@@ -308,6 +272,25 @@ impl State {
                 drop(unadopted.engine_events.insert(chat, container))
             }
             _ => self.send_event(chat, Event::EngineEvent { container }),
+        }
+    }
+
+    async fn reconciled(&mut self, myself: &ActorRef<Message>, results: Reconciled) {
+        for (chat, live_container) in results.observed {
+            self.send_event(chat, Event::Listed(live_container));
+        }
+        for sandbox in results.adopted {
+            // A chat's actor is newer than a listing made a moment ago.
+            if !self.routing_table.contains(sandbox.chat) {
+                self.limit_counts.add(sandbox.chat, LimitKeys::from(&*sandbox));
+                self.spawn(myself, sandbox.chat, Start::Sandbox(sandbox)).await;
+            }
+        }
+        if results.complete {
+            let events = self.unadopted.take().map(|unadopted| unadopted.engine_events).unwrap_or_default();
+            for (chat, container) in events {
+                self.engine_event(chat, container);
+            }
         }
     }
 
@@ -356,7 +339,8 @@ impl State {
             Err((why, delay)) => restart_pool_after(myself, delay, profile.clone(), &why),
             // A new pool has no slots.
             Ok(()) => {
-                self.reconciler.cast(reconciler::Message::Pass { because: Trigger::Gap, dry_run: false, report: None })
+                let pass = reconciler::Message::Pass { because: Trigger::Gap, dry_run: false, report: None };
+                self.world.addresses.reconciler.cast(pass);
             }
         }
     }
@@ -395,16 +379,16 @@ impl State {
 fn restart_after(root: &ActorRef<Message>, delay: Duration, child: Child, why: &str) {
     metrics::counter!("sandboxd_actor_restarts_total", "actor" => child.as_str()).increment(1);
     tracing::error!(actor = child.as_str(), %why, ?delay, "actor failed; restarting");
-    root.send_after(delay, move || Message::Restart(child));
+    root.send_after(delay, move || Message::Restart(Restart::Child(child)));
 }
 
 fn restart_pool_after(root: &ActorRef<Message>, delay: Duration, profile: ProfileName, why: &str) {
     metrics::counter!("sandboxd_actor_restarts_total", "actor" => "pool").increment(1);
     tracing::error!(actor = "pool", %profile, %why, ?delay, "actor failed; restarting");
-    root.send_after(delay, move || Message::RestartPool(profile));
+    root.send_after(delay, move || Message::Restart(Restart::Pool(profile)));
 }
 
 fn respawn_after(root: &ActorRef<Message>, delay: Duration, chat: ChatId, incarnation: u64) {
     metrics::counter!("sandboxd_chat_restarts_total").increment(1);
-    root.send_after(delay, move || Message::Respawn { chat, incarnation });
+    root.send_after(delay, move || Message::Restart(Restart::Chat { chat, incarnation }));
 }

@@ -3,6 +3,7 @@
 mod directories;
 mod images;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,9 +13,10 @@ use ractor::{Actor, ActorRef, ActorStatus, RpcReplyPort, SpawnErr};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
+use crate::addresses::Address;
 use crate::builder::BuilderSetup;
 use crate::chat::World;
-use crate::chat::actor::{self as chat, Answer, Call, Keep};
+use crate::chat::actor::{self as chat, Answer, Call};
 use crate::chat::events::Lease;
 use crate::domain::create_request::CreateRequest;
 use crate::domain::ended::Ended;
@@ -26,8 +28,9 @@ use crate::journal::{Contents, JournalError, JournalHandle};
 use crate::pool;
 use crate::pool::inventory::Hinted;
 use crate::ports::engine::EngineError;
-use crate::reconciler::{Report, Trigger};
-use crate::root::{self, ActiveActors, DRAIN_LIMIT, Root};
+use crate::reaper;
+use crate::reconciler::{self, Report, Trigger};
+use crate::root::{self, ActiveActors, Chats, DRAIN_LIMIT, Root};
 
 /// The lifecycle answers every request by itself; this limit only keeps a defect from holding a caller for ever. It
 /// leaves room for the engine queue, a slow start and a roll-back.
@@ -85,9 +88,9 @@ impl Sandboxes {
 
     /// Reconciles engine and journal. Until the first success, every chat asks the engine for itself.
     pub async fn reconcile(&self, because: Trigger, dry_run: bool) -> Result<Report, EngineError> {
-        let pass = |report| root::Message::Reconcile { because, dry_run, report: Some(report) };
+        let pass = |report| reconciler::Message::Pass { because, dry_run, report: Some(report) };
         let ended = || Err(EngineError::Interrupted { message: "the reconciler has stopped; try again".to_owned() });
-        ask(&self.root, pass).await.unwrap_or_else(ended)
+        self.world.addresses.reconciler.ask(pass).await.unwrap_or_else(ended)
     }
 
     /// Returns the chat's sandbox, and creates it if there is none.
@@ -130,42 +133,37 @@ impl Sandboxes {
 
     /// Moves the absolute deadline to `ttl` from now.
     pub async fn renew(&self, chat: ChatId, ttl: Duration) -> Result<Sandbox, SandboxError> {
-        self.keep(chat, Keep::Renew(ttl)).await
+        self.call(chat, |answer| Call::Renew(ttl, answer)).await
     }
 
     /// Counts as activity, and resumes a paused sandbox.
     pub async fn touch(&self, chat: ChatId) -> Result<Sandbox, SandboxError> {
-        self.keep(chat, Keep::Touch).await
+        self.call(chat, Call::Touch).await
     }
 
     /// Pauses a chat's sandbox until its next use.
     pub async fn pause(&self, chat: ChatId) -> Result<Sandbox, SandboxError> {
-        self.keep(chat, Keep::Pause).await
+        self.call(chat, Call::Pause).await
     }
 
     /// Takes or extends a lease of the sandbox.
     pub async fn lease(&self, chat: ChatId, lease: Lease) -> Result<Sandbox, SandboxError> {
-        self.keep(chat, Keep::Lease(lease)).await
+        self.call(chat, |answer| Call::Lease(lease, answer)).await
     }
 
     pub async fn release(&self, chat: ChatId, lease: LeaseId) -> Result<Sandbox, SandboxError> {
-        self.keep(chat, Keep::Release(lease)).await
-    }
-
-    async fn keep(&self, chat: ChatId, keep: Keep) -> Result<Sandbox, SandboxError> {
-        self.call(chat, |answer| Call::Keep(keep, answer)).await
+        self.call(chat, |answer| Call::Release(lease, answer)).await
     }
 
     pub fn journal(&self) -> &JournalHandle {
         &self.world.journal
     }
 
-    /// Returns which of root, reaper and journal did not work off their queue within `limit`. Messages for the reaper
-    /// go through root: while root is stuck, the reaper counts as stuck, too.
+    /// Returns which of root, reaper and journal did not work off their queue within `limit`.
     pub async fn stuck(&self, limit: Duration) -> Vec<&'static str> {
         let (root, reaper, journal) = tokio::join!(
             timeout(limit, ask(&self.root, root::Message::Ping)),
-            timeout(limit, ask(&self.root, root::Message::PingReaper)),
+            timeout(limit, self.world.addresses.reaper.ask(reaper::Message::Ping)),
             timeout(limit, self.world.journal.flush()),
         );
         // A failed commit is progress. A full queue has not moved since it filled up.
@@ -184,9 +182,11 @@ impl Sandboxes {
     /// not be described: the engine did not answer their actor, or their actor failed.
     pub async fn list(&self, after: Option<ChatId>, limit: usize) -> Result<Page, SandboxError> {
         // One more than `limit` shows whether there is a next page.
-        let page = |page| root::Message::Page { after, limit: limit.saturating_add(1), page };
-        let page = ask(&self.root, page).await.ok_or(SandboxError::ShuttingDown)?;
-        let mut chats = page.ok_or(SandboxError::NotListed)?;
+        let known = self.chats(after, limit.saturating_add(1)).await.ok_or(SandboxError::ShuttingDown)?;
+        if !known.is_listed {
+            return Err(SandboxError::NotListed);
+        }
+        let mut chats = known.routes;
         let more = chats.len() > limit;
         chats.truncate(limit);
         let next = if more { chats.last().map(|(chat, _)| *chat) } else { None };
@@ -208,8 +208,7 @@ impl Sandboxes {
         if !unanswered.is_empty() {
             // An actor that retired meanwhile had no sandbox, and root does not know its chat. Root still knows a chat
             // whose actor failed.
-            let known = ask(&self.root, |chats| root::Message::ActiveChats { chats }).await;
-            let known = known.ok_or(SandboxError::ShuttingDown)?;
+            let known = self.known_chats().await.ok_or(SandboxError::ShuttingDown)?;
             let failed = unanswered.into_iter().filter(|chat| known.contains(chat));
             let recovering = |chat| SandboxError::Recovering { chat, retry_after: RECOVERY };
             page.undescribed.extend(failed.map(|chat| Undescribed { chat, error: recovering(chat) }));
@@ -220,8 +219,17 @@ impl Sandboxes {
 
     /// Returns whether the engine is listed, so that all sandboxes are known.
     pub async fn is_listed(&self) -> bool {
-        let page = |page| root::Message::Page { after: None, limit: 0, page };
-        ask(&self.root, page).await.flatten().is_some()
+        self.chats(None, 0).await.is_some_and(|chats| chats.is_listed)
+    }
+
+    /// Returns a page of the chats that have an actor, or `None` if the service is shutting down.
+    async fn chats(&self, after: Option<ChatId>, limit: usize) -> Option<Chats> {
+        ask(&self.root, |chats| root::Message::Chats { after, limit, chats }).await
+    }
+
+    /// Returns every chat that has an actor.
+    async fn known_chats(&self) -> Option<BTreeSet<ChatId>> {
+        Some(self.chats(None, usize::MAX).await?.routes.into_iter().map(|(chat, _)| chat).collect())
     }
 
     /// Announces that a sandbox of the profile will be requested soon, perhaps by this chat. The inner error says why
@@ -232,29 +240,32 @@ impl Sandboxes {
         chat: Option<ChatId>,
         ttl: Duration,
     ) -> Option<Result<Hinted, String>> {
-        ask_within(&self.root, HINT_LIMIT, |hinted| root::Message::Hint { profile, chat, ttl, hinted }).await
+        let pool = self.world.addresses.pool(&profile)?.actor()?;
+        ask_within(&pool, HINT_LIMIT, |hinted| pool::actor::Message::Hint { chat, ttl, hinted }).await
     }
 
     pub async fn pools(&self) -> Vec<pool::Status> {
-        ask(&self.root, root::Message::Pools).await.unwrap_or_default()
+        let pools = self.world.addresses.pools();
+        root::statuses(&pools.values().filter_map(Address::actor).collect::<Vec<_>>()).await
     }
 
     /// Removes the free slots of one profile, or of all, and keeps the pools empty until they are filled again. Returns
     /// the status of all pools once the slots are gone, or after a time limit.
     pub async fn drain_pools(&self, profile: Option<ProfileName>) -> Vec<pool::Status> {
         let limit = DRAIN_LIMIT + HINT_LIMIT;
-        let drain = |statuses| root::Message::DrainPools { profile, statuses };
+        let drain = |statuses| root::Message::DrainPools { profile, drained: true, statuses };
         ask_within(&self.root, limit, drain).await.unwrap_or_default()
     }
 
     /// Lets drained pools start slots again.
     pub async fn fill_pools(&self, profile: Option<ProfileName>) -> Vec<pool::Status> {
-        ask(&self.root, |statuses| root::Message::FillPools { profile, statuses }).await.unwrap_or_default()
+        let fill = |statuses| root::Message::DrainPools { profile, drained: false, statuses };
+        ask(&self.root, fill).await.unwrap_or_default()
     }
 
     /// Returns the number of chats that have, are getting or may have a sandbox.
     pub async fn count(&self) -> usize {
-        ask(&self.root, |count| root::Message::Count { count }).await.unwrap_or_default()
+        self.chats(None, 0).await.unwrap_or_default().total
     }
 
     /// Refuses new requests, waits up to `grace` for work under way, and stops. Sandboxes stay.

@@ -15,8 +15,8 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::chat::World;
 use crate::ports::engine::EngineError;
 use crate::ports::engine::events::{EngineEvents, EventSubject};
-use crate::reconciler::Trigger;
-use crate::root;
+use crate::reconciler::{self, Trigger};
+use crate::{pool, root};
 
 /// The delay between two tries to open the stream.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
@@ -79,7 +79,7 @@ async fn watch(world: &World, root: &ActorRef<root::Message>) {
                 }
                 tracing::info!("engine event stream connected");
                 let opened = Instant::now();
-                let error = follow(events, root).await;
+                let error = follow(events, world, root).await;
                 tracing::warn!(%error, "engine event stream disconnected; reconnecting");
                 warned = true;
                 if opened.elapsed() >= STEADY {
@@ -98,10 +98,11 @@ async fn watch(world: &World, root: &ActorRef<root::Message>) {
 }
 
 /// Forwards events until the stream breaks. Returns the error that broke it.
-async fn follow(mut events: EngineEvents, root: &ActorRef<root::Message>) -> EngineError {
+async fn follow(mut events: EngineEvents, world: &World, root: &ActorRef<root::Message>) -> EngineError {
     let _connected = Connected::new();
     // Root outlives this actor. If root is gone, this task ends in a moment.
-    let _ = root.cast(root::Message::Reconcile { because: Trigger::Gap, dry_run: false, report: None });
+    let pass = reconciler::Message::Pass { because: Trigger::Gap, dry_run: false, report: None };
+    world.addresses.reconciler.cast(pass);
     while let Some(event) = events.next().await {
         let event = match event {
             Ok(event) => event,
@@ -112,10 +113,17 @@ async fn follow(mut events: EngineEvents, root: &ActorRef<root::Message>) -> Eng
             whose = ?event.subject, container.id = %event.container, what = event.kind.as_str(), "engine event"
         );
         if event.kind.needs_inspection() {
-            let _ = root.cast(match event.subject {
-                EventSubject::Chat(chat) => root::Message::EngineEvent { chat, container: event.container },
-                EventSubject::Slot(slot) => root::Message::SlotEvent { slot },
-            });
+            match event.subject {
+                EventSubject::Chat(chat) => {
+                    let _ = root.cast(root::Message::EngineEvent { chat, container: event.container });
+                }
+                // The event does not name the slot's profile, so every pool gets it.
+                EventSubject::Slot(slot) => {
+                    for pool in world.addresses.pools().values() {
+                        pool.cast(pool::actor::Message::EngineEvent { slot });
+                    }
+                }
+            }
         }
     }
     EngineError::Interrupted { message: "the event stream ended".to_owned() }

@@ -113,7 +113,7 @@ impl Crowd {
         let world = World {
             instance: self.instance.clone(),
             engine: Bounded::new(Arc::new(engine.clone()), limits),
-            turns: sandboxd_actors::engine::fair_queue::EngineQueue::new(4),
+            engine_queue: sandboxd_actors::engine::fair_queue::EngineQueue::new(4),
             queue_limit: Duration::from_secs(60),
             capacity: Default::default(),
             probe: Arc::new(NetworkProbe),
@@ -132,6 +132,7 @@ impl Crowd {
                 max_lease: Duration::from_secs(3600),
             },
             cleanups: Default::default(),
+            addresses: Default::default(),
             retention: sandboxd_actors::domain::snapshot::retention::Retention {
                 keep: 5,
                 max_age: Duration::from_secs(3600),

@@ -12,6 +12,7 @@ use bollard::Docker;
 use bollard::models::{ContainerCreateBody, HostConfig};
 use bollard::query_parameters::RemoveContainerOptionsBuilder;
 use sandboxd::client::Client;
+use sandboxd_protocol::method::Method;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
@@ -74,7 +75,7 @@ impl Manager for Sandboxd {
         let params = json!({
             "chat_id": chat.id, "agent_id": "bench", "volume_host_path": chat.directory, "profile": self.profile,
         });
-        let created: Value = self.client.call("sandbox.create", params).await?;
+        let created: Value = self.client.call(Method::SandboxCreate, params).await?;
         if created["outcome"] != "created" || created["launch"] != self.launch {
             return Err(format!("not a {} start: {created}", self.launch).into());
         }
@@ -83,7 +84,7 @@ impl Manager for Sandboxd {
     }
 
     async fn end(&self, handle: &str) -> Outcome<()> {
-        Ok(self.client.call::<Value>("sandbox.delete", json!({ "chat_id": handle })).await.map(drop)?)
+        Ok(self.client.call::<Value>(Method::SandboxDelete, json!({ "chat_id": handle })).await.map(drop)?)
     }
 
     async fn prepare(&self) -> Outcome<()> {
@@ -92,7 +93,7 @@ impl Manager for Sandboxd {
         }
         let began = Instant::now();
         loop {
-            let status: Value = self.client.call("pool.status", json!({})).await?;
+            let status: Value = self.client.call(Method::PoolStatus, json!({})).await?;
             let pools = status["pools"].as_array().cloned().unwrap_or_default();
             let pool = pools.iter().find(|pool| pool["profile"] == self.profile).ok_or("the profile has a pool")?;
             if pool["free"] == self.slots && pool["coming"] == 0 {

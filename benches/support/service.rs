@@ -14,6 +14,7 @@ use bollard::query_parameters::{
 };
 use rustix::process::{Pid, Signal};
 use sandboxd::client::Client;
+use sandboxd_protocol::method::Method;
 use serde_json::{Value, json};
 
 /// The label of everything that a benchmark creates beside the service, with the instance as its value.
@@ -146,7 +147,7 @@ async fn connect(socket: &Path, process: &mut Child) -> Result<(Client, Docker),
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     };
-    let info: Value = client.call("system.info", json!({})).await?;
+    let info: Value = client.call(Method::SystemInfo, json!({})).await?;
     let host = info["engine"]["host"].as_str().ok_or("no engine answers")?;
     Ok((client, Docker::connect_with_host(host)?))
 }

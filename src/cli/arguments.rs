@@ -1,5 +1,6 @@
 //! The arguments of sandboxctl.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -233,6 +234,11 @@ pub(super) fn variable(text: &str) -> Result<(String, String), String> {
             .map(|value| (text.to_owned(), value))
             .map_err(|_| format!("{text} is not set in your environment; give a value as {text}=VALUE")),
     }
+}
+
+/// Returns the variables as a parameter, absent if there are none.
+pub(super) fn variables(given: &[(String, String)]) -> Option<BTreeMap<String, String>> {
+    (!given.is_empty()).then(|| given.iter().cloned().collect())
 }
 
 /// Parses a duration with units, such as 5m, or a number of seconds.

@@ -1,13 +1,12 @@
 //! `create`: its arguments and request parameters.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use clap::Args;
-use serde_json::{Map, Value, json};
+use sandboxd_protocol::sandbox::CreateParams;
 use uuid::Uuid;
 
-use super::arguments::{duration, variable};
+use super::arguments::{duration, variable, variables};
 
 #[derive(Debug, Args)]
 pub(super) struct Create {
@@ -54,34 +53,19 @@ pub(super) struct Create {
 
 impl Create {
     /// Returns the request parameters, with defaults for chat and agent. The service sets the other defaults.
-    pub(super) fn params(&self) -> Value {
-        let chat = self.chat_id.clone().unwrap_or_else(|| Uuid::new_v4().to_string());
-        let agent = self.agent_id.clone().unwrap_or_else(|| user().unwrap_or_else(|| "cli".to_owned()));
-        let mut params = Map::new();
-        params.insert("chat_id".into(), json!(chat));
-        params.insert("agent_id".into(), json!(agent));
-        if let Some(volume) = &self.volume {
-            params.insert("volume_host_path".into(), json!(volume));
+    pub(super) fn params(&self) -> CreateParams {
+        CreateParams {
+            chat_id: self.chat_id.clone().unwrap_or_else(|| Uuid::new_v4().to_string()),
+            agent_id: self.agent_id.clone().or_else(user).unwrap_or_else(|| "cli".to_owned()),
+            workspace_id: self.workspace.clone(),
+            volume_host_path: self.volume.clone(),
+            profile: self.profile.clone(),
+            snapshot_id: self.snapshot.clone(),
+            env: variables(&self.env),
+            ttl: self.ttl.map(|ttl| ttl.as_secs_f64()),
+            idle_timeout: self.idle_timeout.map(|timeout| timeout.as_secs_f64()),
+            ..CreateParams::default()
         }
-        if let Some(workspace) = &self.workspace {
-            params.insert("workspace_id".into(), json!(workspace));
-        }
-        if let Some(profile) = &self.profile {
-            params.insert("profile".into(), json!(profile));
-        }
-        if let Some(snapshot) = &self.snapshot {
-            params.insert("snapshot_id".into(), json!(snapshot));
-        }
-        if !self.env.is_empty() {
-            let env: BTreeMap<_, _> = self.env.iter().cloned().collect();
-            params.insert("env".into(), json!(env));
-        }
-        for (name, duration) in [("ttl", self.ttl), ("idle_timeout", self.idle_timeout)] {
-            if let Some(duration) = duration {
-                params.insert(name.into(), json!(duration.as_secs_f64()));
-            }
-        }
-        params.into()
     }
 }
 
@@ -95,11 +79,12 @@ mod tests {
     use super::*;
     use crate::cli::arguments::{Arguments, Command};
     use clap::Parser;
+    use serde_json::{Value, json};
 
     fn parsed(arguments: &[&str]) -> Result<Value, clap::Error> {
         let parsed = Arguments::try_parse_from(["sandboxctl", "create"].iter().chain(arguments))?;
         let Command::Create(create) = parsed.command else { panic!("{parsed:?}") };
-        Ok(create.params())
+        Ok(json!(create.params()))
     }
 
     fn create(arguments: &[&str]) -> Result<Value, clap::Error> {

@@ -3,28 +3,21 @@
 use std::io::{IsTerminal, Write};
 
 use futures_util::{StreamExt, stream};
-use serde_json::{Value, json};
+use sandboxd_protocol::method::Method;
+use sandboxd_protocol::sandbox::{DeleteParams, DeleteResult, Deletion};
 
 use super::failure::CliError;
 use super::filter::Filter;
 use super::{Exit, Service, parsed, print, print_notice, tables};
-use crate::client::{ClientError, Failure};
+use crate::client::ClientError;
 
 /// The number of concurrent removals. More would only wait for the engine.
 const CONCURRENCY: usize = 8;
 
-#[derive(Clone, Copy)]
-pub(super) struct DeleteOptions {
-    /// Whether a snapshot is saved first; `None` for the default of the profile.
-    pub(super) snapshot: Option<bool>,
-    /// Whether the chat's directory is removed as well.
-    pub(super) purge: bool,
-}
-
-pub(super) async fn one(service: &Service, chat: &str, options: DeleteOptions) -> Result<(Exit, String), CliError> {
-    let deletion = service.call("sandbox.delete", params(chat, options)).await?;
-    let done = parsed::<Value>(&deletion)?;
-    let found = done["result"] == "deleted" || done["purged"] == true;
+pub(super) async fn one(service: &Service, params: DeleteParams) -> Result<(Exit, String), CliError> {
+    let deletion = service.call(Method::SandboxDelete, params).await?;
+    let is_found = |done: DeleteResult| done.result == Deletion::Deleted || done.purged;
+    let found = parsed(&deletion).is_ok_and(is_found);
     let exit = if found { Exit::Done } else { Exit::NotFound };
     Ok((exit, service.show(&deletion, tables::deletion)?))
 }
@@ -33,7 +26,7 @@ pub(super) async fn one(service: &Service, chat: &str, options: DeleteOptions) -
 pub(super) async fn many(
     service: &Service,
     filter: &Filter,
-    options: DeleteOptions,
+    params: impl Fn(&str) -> DeleteParams,
     is_sure: bool,
 ) -> Result<(Exit, String), CliError> {
     let mut list = service.list_all(filter).await?;
@@ -47,7 +40,7 @@ pub(super) async fn many(
     let mut exit = Exit::Done;
     let mut deletions = stream::iter(chats)
         .map(async |chat| {
-            let deletion = service.call("sandbox.delete", params(&chat, options)).await;
+            let deletion = service.call(Method::SandboxDelete, params(&chat)).await;
             (chat, deletion)
         })
         .buffer_unordered(CONCURRENCY);
@@ -56,25 +49,14 @@ pub(super) async fn many(
             Ok(deletion) => {
                 print(&service.show(&deletion, tables::deletion)?);
             }
-            Err(ClientError::Failed(Failure { message, data, .. })) => {
+            Err(ClientError::Failed(failure)) => {
                 exit = Exit::Failed;
-                print_notice(&format!("chat {chat}: {message} [{}]", data.kind));
+                print_notice(&format!("chat {chat}: {failure} [{}]", failure.data.kind));
             }
             Err(error) => return Err(error.into()),
         }
     }
     Ok((exit, String::new()))
-}
-
-fn params(chat: &str, options: DeleteOptions) -> Value {
-    let mut params = json!({ "chat_id": chat });
-    if let Some(snapshot) = options.snapshot {
-        params["snapshot"] = json!(snapshot);
-    }
-    if options.purge {
-        params["purge"] = json!(true);
-    }
-    params
 }
 
 /// Asks the user for confirmation, which needs a terminal.

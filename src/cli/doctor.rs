@@ -7,6 +7,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use rustix::fs::{Access, access};
+use sandboxd_protocol::empty::NoParams;
+use sandboxd_protocol::error;
+use sandboxd_protocol::method::Method;
 use serde_json::json;
 use serde_json::value::RawValue;
 
@@ -26,14 +29,14 @@ const SERVICE: &str = "service";
 pub(super) async fn examine(arguments: &Arguments) -> Result<(Exit, String), CliError> {
     let asked = async {
         let client = Client::connect(&arguments.socket).await?;
-        client.call::<Box<RawValue>>("system.doctor", json!({})).await
+        client.call::<Box<RawValue>>(Method::SystemDoctor, NoParams {}).await
     };
     let (checks, as_sent) = match tokio::time::timeout(LIMIT, asked).await {
         Ok(Ok(answer)) => (parsed::<Checks>(&answer)?, Some(answer)),
         Ok(Err(ClientError::Connect { source, .. })) => {
             (single(unreachable(source.kind(), &source.to_string(), &SocketAccess::at(&arguments.socket))), None)
         }
-        Ok(Err(ClientError::Failed(failure))) if failure.data.kind == "unauthorized" => {
+        Ok(Err(ClientError::Failed(failure))) if failure.data.kind == error::ErrorKind::Unauthorized => {
             let advice = "ask the operator to add your user or one of your groups to socket.allow_users, allow_groups or \
                           read_only_groups";
             (single(check::problem(SERVICE, failure.message, advice)), None)

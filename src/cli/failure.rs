@@ -1,16 +1,16 @@
 //! Errors of sandboxctl: one line each, with advice.
 
 use std::fmt::Display;
-use std::io::{self, ErrorKind};
+use std::io;
 use std::path::{Path, PathBuf};
 
-use serde_json::Value;
+use sandboxd_protocol::error::{Error, ErrorKind, LimitKey};
 
 use super::arguments::Command;
 use super::chats::ChatError;
 use super::images::base::BaseImageError;
 use super::{Arguments, Exit, shown};
-use crate::client::{ClientError, Failure};
+use crate::client::ClientError;
 
 /// The failure of a command of sandboxctl.
 #[derive(Debug, thiserror::Error)]
@@ -68,9 +68,12 @@ pub(super) fn explain(error: &CliError, arguments: &Arguments) -> (Exit, String)
 /// Returns the exit code for a command that did not run, by the convention of shells and engines.
 fn not_run_code(error: &CliError) -> u8 {
     match error {
-        CliError::Service(ClientError::Failed(Failure { data, .. })) if data.kind == "command_not_started" => {
-            let is_missing = data.details.get("errno").is_some_and(|errno| *errno == NOT_FOUND);
-            if is_missing { 127 } else { 126 }
+        CliError::Service(ClientError::Failed(failure)) if failure.data.kind == ErrorKind::CommandNotStarted => {
+            if failure.detail("errno") == Some(NOT_FOUND) {
+                127
+            } else {
+                126
+            }
         }
         _ => 125,
     }
@@ -82,7 +85,7 @@ const NOT_FOUND: i32 = rustix::io::Errno::NOENT.raw_os_error();
 fn explain_service_error(error: &ClientError, hint: Option<String>, arguments: &Arguments) -> (Exit, String) {
     let exit = match error {
         ClientError::Connect { .. } => Exit::CannotConnect,
-        ClientError::Failed(failure) if failure.data.kind == "sandbox_not_found" => Exit::NotFound,
+        ClientError::Failed(failure) if failure.data.kind == ErrorKind::SandboxNotFound => Exit::NotFound,
         _ => Exit::Failed,
     };
     if arguments.json {
@@ -114,46 +117,50 @@ fn without_code(error: &impl Display) -> String {
     serde_json::json!({ "code": null, "message": error.to_string(), "data": null }).to_string()
 }
 
-fn connect_hint(kind: ErrorKind, socket: &str) -> Option<String> {
+fn connect_hint(kind: io::ErrorKind, socket: &str) -> Option<String> {
     match kind {
-        ErrorKind::NotFound => Some("is sandboxd running? name another socket with --socket or SANDBOXD_SOCKET".into()),
-        ErrorKind::ConnectionRefused => Some("sandboxd is not running and left this socket behind; start it".into()),
-        ErrorKind::PermissionDenied => Some(format!("your user may not open it; `ls -l {socket}` shows who may")),
+        io::ErrorKind::NotFound => {
+            Some("is sandboxd running? name another socket with --socket or SANDBOXD_SOCKET".into())
+        }
+        io::ErrorKind::ConnectionRefused => {
+            Some("sandboxd is not running and left this socket behind; start it".into())
+        }
+        io::ErrorKind::PermissionDenied => Some(format!("your user may not open it; `ls -l {socket}` shows who may")),
         _ => None,
     }
 }
 
-fn failure_hint(failure: &Failure) -> Option<String> {
-    let details = &failure.data.details;
-    match failure.data.kind.as_str() {
-        "sandbox_conflict" => Some("use the same values, or delete the sandbox first".into()),
-        "image_build_failed" => {
-            let lines = details.get("log_tail").and_then(Value::as_array)?;
-            let lines: Vec<_> = lines.iter().filter_map(Value::as_str).collect();
+fn failure_hint(failure: &Error) -> Option<String> {
+    match failure.data.kind {
+        ErrorKind::SandboxConflict => Some("use the same values, or delete the sandbox first".into()),
+        ErrorKind::ImageBuildFailed => {
+            let lines: Vec<String> = failure.detail("log_tail")?;
             Some(format!("the last lines of the log:\n{}", lines.join("\n")))
         }
-        "sandbox_delete_failed" => Some("the service retries the removal until it succeeds".into()),
-        "command_not_found" => Some("`sandboxctl ps` lists the commands".into()),
-        "lease_not_found" => Some("the lease has ended or was released".into()),
-        "unauthorized" => Some("socket.allow_users and socket.allow_groups name the allowed callers".into()),
-        "busy" => {
-            let seconds = details.get("retry_after").and_then(Value::as_f64);
+        ErrorKind::SandboxDeleteFailed => Some("the service retries the removal until it succeeds".into()),
+        ErrorKind::CommandNotFound => Some("`sandboxctl ps` lists the commands".into()),
+        ErrorKind::LeaseNotFound => Some("the lease has ended or was released".into()),
+        ErrorKind::Unauthorized => Some("socket.allow_users and socket.allow_groups name the allowed callers".into()),
+        ErrorKind::Busy => {
+            let seconds: Option<f64> = failure.detail("retry_after");
             Some(seconds.map_or_else(|| "try again".to_owned(), |seconds| format!("try again in {seconds:.1}s")))
         }
-        "invalid_params" => details.get("field").and_then(Value::as_str).and_then(field_hint),
-        "admission_denied" => {
-            let setting = match details.get("what").and_then(Value::as_str)? {
-                "sandboxes" => "limits.sandboxes",
-                "workspace" => "limits.per_workspace",
-                "agent" => "limits.per_agent",
-                _ => "max_sandboxes of the profile",
+        ErrorKind::InvalidParams => field_hint(&failure.detail::<String>("field")?),
+        ErrorKind::AdmissionDenied => {
+            let setting = match failure.detail("what")? {
+                LimitKey::Sandboxes => "limits.sandboxes",
+                LimitKey::Workspace => "limits.per_workspace",
+                LimitKey::Agent => "limits.per_agent",
+                LimitKey::Profile => "max_sandboxes of the profile",
             };
             Some(format!("the setting is {setting}; delete a sandbox, or try again later"))
         }
-        "too_many_leases" => Some("the setting is leases.max_per_sandbox; release one, or try again later".into()),
-        "too_many_connections" => Some("the setting is socket.max_connections; try again".into()),
-        "line_too_long" => Some("the setting is socket.max_line".into()),
-        "readiness_timeout" => Some(
+        ErrorKind::TooManyLeases => {
+            Some("the setting is leases.max_per_sandbox; release one, or try again later".into())
+        }
+        ErrorKind::TooManyConnections => Some("the setting is socket.max_connections; try again".into()),
+        ErrorKind::LineTooLong => Some("the setting is socket.max_line".into()),
+        ErrorKind::ReadinessTimeout => Some(
             "the settings are readiness.kind and readiness.timeout of the profile; `sandboxctl doctor` may help".into(),
         ),
         _ => failure.data.retryable.then(|| "try again".to_owned()),
@@ -192,31 +199,32 @@ fn field_hint(field: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::client::FailureData;
     use clap::Parser;
-    use serde_json::json;
+    use serde_json::Value;
 
     fn explained(error: &ClientError, arguments: &[&str]) -> (Exit, String) {
         let arguments = ["sandboxctl", "--socket", "/s"].iter().chain(arguments).chain(&["health"]);
         explain_service_error(error, None, &Arguments::parse_from(arguments))
     }
 
-    fn failed(kind: &str, retryable: bool) -> ClientError {
-        let details = json!({ "retry_after": 0.25 }).as_object().cloned().unwrap_or_default();
-        let data = FailureData { kind: kind.into(), retryable, details };
-        ClientError::Failed(Failure { code: -32000, message: "it failed".into(), data })
+    fn failed(kind: ErrorKind) -> ClientError {
+        kind.error("it failed").with("retry_after", 0.25).into()
     }
 
     #[test]
     fn an_error_is_one_line_with_its_kind_and_a_hint() {
         for (error, exit, line) in [
-            (failed("sandbox_not_found", false), Exit::NotFound, "sandboxctl: it failed [sandbox_not_found]"),
-            (failed("engine_unavailable", true), Exit::Failed, "sandboxctl: it failed [engine_unavailable]; try again"),
-            (failed("busy", true), Exit::Failed, "sandboxctl: it failed [busy]; try again in 0.2s"),
+            (failed(ErrorKind::SandboxNotFound), Exit::NotFound, "sandboxctl: it failed [sandbox_not_found]"),
+            (
+                failed(ErrorKind::EngineUnavailable),
+                Exit::Failed,
+                "sandboxctl: it failed [engine_unavailable]; try again",
+            ),
+            (failed(ErrorKind::Busy), Exit::Failed, "sandboxctl: it failed [busy]; try again in 0.2s"),
         ] {
             assert_eq!(explained(&error, &[]), (exit, line.to_owned()));
         }
-        let source = ErrorKind::NotFound.into();
+        let source = io::ErrorKind::NotFound.into();
         let (exit, line) = explained(&ClientError::Connect { path: "/s".into(), source }, &[]);
         assert_eq!(exit, Exit::CannotConnect);
         assert!(
@@ -227,18 +235,13 @@ mod tests {
 
     #[test]
     fn an_invalid_value_is_reported_with_its_option_and_its_setting() {
-        let failed = |kind: &str, details: Value| {
-            let details = details.as_object().cloned().unwrap_or_default();
-            let data = FailureData { kind: kind.into(), retryable: false, details };
-            explained(&ClientError::Failed(Failure { code: -32602, message: "no".into(), data }), &[]).1
-        };
-        for (kind, details, end) in [
-            ("invalid_params", json!({ "field": "volume_host_path" }), "--volume, and the setting volumes.roots"),
-            ("invalid_params", json!({ "field": "ttl" }), "; the option is --ttl"),
-            ("invalid_params", json!({ "field": "code" }), "no [invalid_params]"),
-            ("admission_denied", json!({ "what": "agent" }), "limits.per_agent; delete a sandbox, or try again later"),
+        for (kind, detail, value, end) in [
+            (ErrorKind::InvalidParams, "field", "volume_host_path", "--volume, and the setting volumes.roots"),
+            (ErrorKind::InvalidParams, "field", "ttl", "; the option is --ttl"),
+            (ErrorKind::InvalidParams, "field", "code", "no [invalid_params]"),
+            (ErrorKind::AdmissionDenied, "what", "agent", "limits.per_agent; delete a sandbox, or try again later"),
         ] {
-            let line = failed(kind, details);
+            let (_, line) = explained(&kind.error("no").with(detail, value).into(), &[]);
             assert!(line.ends_with(end), "{line}");
         }
     }
@@ -253,7 +256,7 @@ mod tests {
 
     #[test]
     fn with_json_an_error_is_printed_unchanged() {
-        let (_, line) = explained(&failed("busy", true), &["--json"]);
+        let (_, line) = explained(&failed(ErrorKind::Busy), &["--json"]);
         let value: Value = serde_json::from_str(&line).expect("JSON");
         assert_eq!(value["data"]["kind"], "busy");
         let (_, line) = explained(&ClientError::Disconnected, &["--json"]);

@@ -1,9 +1,13 @@
 //! The filter of sandboxes for `list` and `delete`.
 
 use clap::Args;
-use serde_json::{Value, json};
+use sandboxd_protocol::error::Error;
+use sandboxd_protocol::sandbox::{ListParams, Status};
+use serde::Deserialize;
+use serde::de::IntoDeserializer;
+use serde::de::value::Error as WordError;
 
-#[derive(Debug, Default, Args)]
+#[derive(Debug, Clone, Default, Args)]
 pub(super) struct Filter {
     /// Only sandboxes of this profile
     #[arg(long, value_name = "NAME")]
@@ -26,10 +30,12 @@ impl Filter {
     }
 
     /// Returns the parameters of `sandbox.list` for the page after `after`.
-    pub(super) fn params(&self, after: Option<&Value>) -> Value {
-        let Filter { profile, agent, workspace, status } = self;
-        json!({
-            "after": after, "profile": profile, "agent_id": agent, "workspace_id": workspace, "status": status,
-        })
+    pub(super) fn params(&self, after: Option<String>) -> Result<ListParams, Error> {
+        let Filter { profile, agent, workspace, status } = self.clone();
+        // The service refuses an unknown status with the same error.
+        let known = |word: String| Status::deserialize(word.into_deserializer());
+        let status =
+            status.map(known).transpose().map_err(|error: WordError| Error::invalid_params("status", error))?;
+        Ok(ListParams { limit: None, after, profile, agent_id: agent, workspace_id: workspace, status })
     }
 }

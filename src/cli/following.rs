@@ -2,16 +2,17 @@
 
 use std::time::Duration;
 
-use chrono::{DateTime, Utc};
-use serde::Deserialize;
-use serde_json::Value;
+use sandboxd_protocol::event::{Event, WatchParams, WatchResult};
+use sandboxd_protocol::method::Method;
+use sandboxd_protocol::notification::{EventNotification, GapNotification, Notification as Kind};
+use sandboxd_protocol::sandbox::Status;
 
-use super::{print, print_notice};
+use super::{parsed, print, print_notice};
 use crate::client::{Client, ClientError, Notification};
 
 /// Prints events until the reader closes standard output, the service ends, or Ctrl-C.
-pub(super) async fn events(client: &Client, params: Value, json: bool) -> Result<(), ClientError> {
-    let mut stream = client.stream("events.watch", params).await?;
+pub(super) async fn events(client: &Client, params: WatchParams, json: bool) -> Result<(), ClientError> {
+    let mut stream = client.stream(Method::EventsWatch, params).await?;
     let mut interrupted = std::pin::pin!(tokio::signal::ctrl_c());
     loop {
         let notification = tokio::select! {
@@ -24,7 +25,7 @@ pub(super) async fn events(client: &Client, params: Value, json: bool) -> Result
             return Ok(());
         }
     }
-    let end: End = stream.end().await?;
+    let end: WatchResult = stream.end().await?;
     print_notice(&format!("the service is shutting down; continue with --after {}", end.last_sequence));
     Ok(())
 }
@@ -38,52 +39,32 @@ pub(super) async fn hold_lease(client: &Client, length: Duration) -> Result<(), 
     }
 }
 
-#[derive(Deserialize)]
-struct End {
-    last_sequence: u64,
-}
-
-#[derive(Deserialize)]
-struct Event {
-    sequence: u64,
-    at: DateTime<Utc>,
-    chat_id: String,
-    from: Option<String>,
-    to: Option<String>,
-    reason: String,
-    message: Option<String>,
-}
-
-fn line(notification: &Notification) -> Result<String, serde_json::Error> {
-    #[derive(Deserialize)]
-    struct Params {
-        event: Option<Event>,
-        after: Option<u64>,
-        resumes_at: Option<u64>,
-    }
-    let Params { event, after, resumes_at } = serde_json::from_str(notification.params.get())?;
-    Ok(match (event, after, resumes_at) {
-        (Some(event), _, _) => shown(&event),
-        (None, Some(after), Some(resumes_at)) => format!("events after {after} and before {resumes_at} are lost\n"),
+fn line(notification: &Notification) -> Result<String, ClientError> {
+    Ok(match notification.kind() {
+        Some(Kind::Event) => shown(parsed::<EventNotification>(&notification.params)?.event),
+        Some(Kind::Gap) => {
+            let GapNotification { after, resumes_at, .. } = parsed(&notification.params)?;
+            format!("events after {after} and before {resumes_at} are lost\n")
+        }
         _ => String::new(),
     })
 }
 
-fn shown(event: &Event) -> String {
-    let Event { sequence, at, chat_id, from, to, reason, message } = event;
-    let at = at.format("%Y-%m-%d %H:%M:%S%.3f UTC");
+fn shown(event: Event) -> String {
+    let Event { sequence, at, chat_id, from, to, reason, message, .. } = event;
+    let at = at.0.format("%Y-%m-%d %H:%M:%S%.3f UTC");
     let change = match (from, to) {
-        (None, Some(to)) => to.clone(),
-        (from, to) => format!("{} -> {}", from.as_deref().unwrap_or("?"), to.as_deref().unwrap_or("gone")),
+        (None, Some(to)) => to.to_string(),
+        (from, to) => format!("{} -> {}", from.map_or("?", Status::as_str), to.map_or("gone", Status::as_str)),
     };
-    let message = message.as_ref().map(|message| format!(": {message}")).unwrap_or_default();
+    let message = message.map(|message| format!(": {message}")).unwrap_or_default();
     format!("{sequence}  {at}  {chat_id}  {change} ({reason}){message}\n")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     fn shown_line(method: &str, params: &Value) -> String {
         let params = serde_json::value::to_raw_value(params).expect("JSON");

@@ -11,14 +11,20 @@ mod trees;
 
 use std::path::Path;
 
-use serde_json::json;
+use sandboxd_protocol::command::{DetachedCommand, KillParams, RunCodeParams};
+use sandboxd_protocol::empty::Empty;
+use sandboxd_protocol::file::{FileReason, MakeDirectoryParams, MoveFileParams, RemoveFileParams};
+use sandboxd_protocol::guest::{LogsParams, StatsParams};
+use sandboxd_protocol::method::Method;
+use sandboxd_protocol::sandbox::ChatParams;
+use serde::Serialize;
 
 pub(super) use arguments::GuestCommand;
 pub(super) use progress::size;
 
 use super::failure::CliError;
 use super::{Exit, Service};
-use crate::client::{ClientError, Failure};
+use crate::client::ClientError;
 
 impl GuestCommand {
     /// Returns whether the exit code is that of a command in the sandbox, so that sandboxctl's own failures need other
@@ -34,8 +40,8 @@ impl GuestCommand {
 pub(super) async fn execute(service: &Service, command: &GuestCommand) -> Result<(Exit, String), CliError> {
     match command {
         GuestCommand::Exec(exec) if exec.detach => {
-            let started = service.call("sandbox.exec", exec.params()).await?;
-            Ok((Exit::Done, service.show(&started, listing::started)?))
+            let table = |started: DetachedCommand, _| format!("{}\n", started.command_id);
+            service.call_and_show(Method::SandboxExec, exec.params(), table).await
         }
         GuestCommand::Exec(exec) => running::exec(service, exec).await,
         GuestCommand::Run { chat, language, timeout, file } => {
@@ -44,66 +50,65 @@ pub(super) async fn execute(service: &Service, command: &GuestCommand) -> Result
             } else {
                 std::fs::read_to_string(file)
             };
-            let code = code.map_err(|error| CliError::local(file, error))?;
-            let mut params = json!({ "chat_id": chat, "code": code });
-            if let Some(language) = language {
-                params["language"] = json!(language);
-            }
-            if let Some(timeout) = timeout {
-                params["timeout"] = json!(timeout.as_secs_f64());
-            }
-            running::code(service, chat, params).await
+            let params = RunCodeParams {
+                chat_id: chat.clone(),
+                code: code.map_err(|error| CliError::local(file, error))?,
+                language: language.clone(),
+                timeout: timeout.map(|timeout| timeout.as_secs_f64()),
+                ..RunCodeParams::default()
+            };
+            running::code(service, params).await
         }
         GuestCommand::Logs { chat, tail, follow } => {
-            running::logs(service, chat, json!({ "chat_id": chat, "tail": tail, "follow": follow })).await
+            let params = LogsParams { chat_id: chat.clone(), tail: *tail, since: None, follow: Some(*follow) };
+            running::logs(service, params).await
         }
         GuestCommand::Stats { chat } => {
-            let stats = service.call("sandbox.stats", json!({ "chat_id": chat })).await?;
-            Ok((Exit::Done, service.show(&stats, |stats| stats::table(stats, service.width))?))
+            let params = StatsParams { chat_id: chat.clone(), interval: None };
+            service.call_and_show(Method::SandboxStats, params, stats::table).await
         }
         GuestCommand::Shell { chat } => running::shell(service, chat).await,
         GuestCommand::Attach { chat, command } => running::attach(service, chat, *command).await,
         GuestCommand::Ps { chat } => {
-            let commands = service.call("sandbox.commands", json!({ "chat_id": chat })).await?;
-            Ok((Exit::Done, service.show(&commands, |commands| listing::commands(commands, service.width))?))
+            let params = ChatParams { chat_id: chat.clone() };
+            service.call_and_show(Method::SandboxCommands, params, listing::commands).await
         }
         GuestCommand::Kill { chat, command, signal } => {
-            done(service, "sandbox.kill", json!({ "chat_id": chat, "command_id": command, "signal": signal })).await
+            let params = KillParams { chat_id: chat.clone(), command_id: *command, signal: *signal };
+            done(service, Method::SandboxKill, params).await
         }
         GuestCommand::Cat { chat, path } => transfer::cat(service, chat, path).await,
         &GuestCommand::Cp { ref from, ref to, parents, recursive } => {
             transfer::copy(service, from, to, transfer::CopyOptions { parents, recursive }).await
         }
         GuestCommand::Ls { chat, path } => {
-            let params = json!({ "chat_id": chat, "path": path });
-            match service.call("sandbox.list_files", params.clone()).await {
-                Err(ClientError::Failed(failure)) if is_no_directory(&failure) => {
-                    let file = service.call("sandbox.stat_file", params).await?;
-                    Ok((Exit::Done, service.show(&file, |file| listing::file(path, file))?))
+            let params = transfer::path_params(chat, path);
+            match service.call(Method::SandboxListFiles, &params).await {
+                Err(ClientError::Failed(failure)) if failure.detail("reason") == Some(FileReason::NotADirectory) => {
+                    let table = |file, _| listing::file(path, file);
+                    service.call_and_show(Method::SandboxStatFile, params, table).await
                 }
                 files => Ok((Exit::Done, service.show(&files?, listing::files)?)),
             }
         }
         GuestCommand::Rm { chat, path, recursive } => {
-            let params = json!({ "chat_id": chat, "path": path, "recursive": recursive });
-            done(service, "sandbox.remove_file", params).await
+            let (chat_id, path) = (chat.clone(), path.clone());
+            let params = RemoveFileParams { chat_id, path, recursive: Some(*recursive) };
+            done(service, Method::SandboxRemoveFile, params).await
         }
         GuestCommand::Mkdir { chat, path, parents } => {
-            let params = json!({ "chat_id": chat, "path": path, "parents": parents });
-            done(service, "sandbox.make_directory", params).await
+            let (chat_id, path) = (chat.clone(), path.clone());
+            let params = MakeDirectoryParams { chat_id, path, mode: None, parents: Some(*parents) };
+            done(service, Method::SandboxMakeDirectory, params).await
         }
         GuestCommand::Mv { chat, from, to } => {
-            done(service, "sandbox.move_file", json!({ "chat_id": chat, "from": from, "to": to })).await
+            let params = MoveFileParams { chat_id: chat.clone(), from: from.clone(), to: to.clone() };
+            done(service, Method::SandboxMoveFile, params).await
         }
     }
 }
 
-fn is_no_directory(failure: &Failure) -> bool {
-    failure.data.details.get("reason").is_some_and(|reason| reason == "not_a_directory")
-}
-
 /// Calls a method and prints no result, like the shell commands of the same names.
-async fn done(service: &Service, method: &str, params: serde_json::Value) -> Result<(Exit, String), CliError> {
-    let result = service.call(method, params).await?;
-    Ok((Exit::Done, service.show(&result, |_: serde_json::Value| String::new())?))
+async fn done(service: &Service, method: Method, params: impl Serialize) -> Result<(Exit, String), CliError> {
+    service.call_and_show(method, params, |_: Empty, _| String::new()).await
 }

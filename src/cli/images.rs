@@ -5,17 +5,21 @@ pub(super) mod base;
 use std::collections::BTreeMap;
 use std::io::{IsTerminal, Write};
 
-use chrono::{DateTime, Utc};
+use chrono::Utc;
 use clap::Subcommand;
-use serde::Deserialize;
-use serde_json::{Map, Value, json};
+use sandboxd_protocol::empty::NoParams;
+use sandboxd_protocol::image::*;
+use sandboxd_protocol::method::Method;
+use sandboxd_protocol::notification::ProgressNotification;
+use serde::Serialize;
+use serde_json::value::RawValue;
 
-use super::arguments::variable;
+use super::arguments::{variable, variables};
 use super::columns::{Columns, Width};
 use super::failure::CliError;
 use super::moment::relative;
 use super::tables::short;
-use super::{Exit, Service};
+use super::{Exit, Service, parsed};
 use crate::cli::guest::size;
 use crate::client::{ClientError, Notification};
 
@@ -60,54 +64,47 @@ pub(super) enum ImageCommand {
 }
 
 pub(super) async fn execute(service: &Service, command: &ImageCommand) -> Result<(Exit, String), CliError> {
-    let (method, params) = match command {
-        ImageCommand::Base(base) => return base::make(Some(&service.client), base, service.json).await,
-        ImageCommand::Pull { image } => ("image.pull", json!({ "image": image })),
+    match command {
+        ImageCommand::Base(base) => base::make(Some(&service.client), base, service.json).await,
+        ImageCommand::Pull { image } => {
+            follow(service, Method::ImagePull, ImagePullParams { image: image.clone() }).await
+        }
         ImageCommand::Build { context, tag, dockerfile, arguments } => {
-            let args: Map<String, Value> =
-                arguments.iter().map(|(name, value)| (name.clone(), value.clone().into())).collect();
-            let params = json!({ "context": context, "tag": tag, "dockerfile": dockerfile, "args": args });
-            ("image.build", params)
+            let (context, tag, dockerfile) = (context.clone(), tag.clone(), dockerfile.clone());
+            let params = ImageBuildParams { context, tag, dockerfile, args: variables(arguments) };
+            follow(service, Method::ImageBuild, params).await
         }
         ImageCommand::Refresh { repository, force } => {
-            ("image.refresh", json!({ "repository": repository, "force": force }))
+            let params = ImageRefreshParams { repository: repository.clone(), force: Some(*force) };
+            follow(service, Method::ImageRefresh, params).await
         }
         ImageCommand::Prune { dry_run } => {
-            let pruned = service.call("image.prune", json!({ "dry_run": dry_run })).await?;
-            return Ok((Exit::Done, service.show(&pruned, pruned_table)?));
+            let params = ImagePruneParams { dry_run: Some(*dry_run) };
+            service.call_and_show(Method::ImagePrune, params, pruned_table).await
         }
-    };
-    let result = follow(service, method, params).await?;
-    if service.json {
-        return Ok((Exit::Done, format!("{result}\n")));
     }
-    let ImageResult { image, image_id, commit, changed } = serde_json::from_value(result).map_err(ClientError::from)?;
-    let commit = commit.map(|commit| format!(", commit {}", short(&commit))).unwrap_or_default();
-    let change = if changed { "" } else { " is up to date" };
-    Ok((Exit::Done, format!("{image}{change} ({}{commit})\n", short_id(&image_id))))
 }
 
 pub(super) async fn list(service: &Service) -> Result<(Exit, String), CliError> {
-    let listing = service.call("image.list", json!({})).await?;
-    Ok((Exit::Done, service.show(&listing, |listing| listing_table(listing, service.width))?))
+    service.call_and_show(Method::ImageList, NoParams {}, listing_table).await
 }
 
-async fn follow(service: &Service, method: &str, params: Value) -> Result<Value, ClientError> {
+async fn follow(service: &Service, method: Method, params: impl Serialize) -> Result<(Exit, String), CliError> {
     let mut stream = service.client.stream(method, params).await?;
     let mut display = ProgressDisplay::new(service.json);
     while let Some(notification) = stream.next().await {
         display.show(&notification)?;
     }
     drop(display);
-    stream.end().await
+    let result: Box<RawValue> = stream.end().await?;
+    Ok((Exit::Done, service.show(&result, result_line)?))
 }
 
-#[derive(Deserialize)]
-struct Progress {
-    message: String,
-    layer: Option<String>,
-    done_bytes: Option<u64>,
-    total_bytes: Option<u64>,
+fn result_line(result: ImageResult, _: Width) -> String {
+    let ImageResult { image, image_id, commit, changed } = result;
+    let commit = commit.map(|commit| format!(", commit {}", short(&commit))).unwrap_or_default();
+    let change = if changed { "" } else { " is up to date" };
+    format!("{image}{change} ({}{commit})\n", short_id(&image_id))
 }
 
 /// The progress display: the lines of a build, and on a terminal one changing line for the layers of a pull.
@@ -123,15 +120,11 @@ impl ProgressDisplay {
         Self { json, is_terminal: std::io::stderr().is_terminal(), layers: BTreeMap::new(), unfinished: false }
     }
 
-    fn show(&mut self, notification: &Notification) -> Result<(), serde_json::Error> {
-        #[derive(Deserialize)]
-        struct Params {
-            progress: Progress,
-        }
+    fn show(&mut self, notification: &Notification) -> Result<(), ClientError> {
         if self.json {
             return Ok(());
         }
-        let Params { progress } = serde_json::from_str(notification.params.get())?;
+        let ProgressNotification { progress, .. } = parsed(&notification.params)?;
         let mut stderr = std::io::stderr();
         match (self.line(&progress), self.is_terminal) {
             (None, _) => {
@@ -169,49 +162,7 @@ impl Drop for ProgressDisplay {
     }
 }
 
-#[derive(Deserialize)]
-struct ImageResult {
-    image: String,
-    image_id: String,
-    commit: Option<String>,
-    changed: bool,
-}
-
-#[derive(Deserialize)]
-struct Listing {
-    images: Vec<Image>,
-    repositories: Vec<Repository>,
-}
-
-#[derive(Deserialize)]
-struct Image {
-    image_id: String,
-    tags: Vec<String>,
-    bytes: u64,
-    created_at: DateTime<Utc>,
-    origin: String,
-    commit: Option<String>,
-    stale: Option<bool>,
-    profiles: Vec<String>,
-}
-
-#[derive(Deserialize)]
-struct Repository {
-    repository: String,
-    branch: String,
-    commit: Option<String>,
-    checked_at: Option<DateTime<Utc>>,
-    stale: bool,
-    building: bool,
-    failure: Option<Failure>,
-}
-
-#[derive(Deserialize)]
-struct Failure {
-    message: String,
-}
-
-fn listing_table(listing: Listing, width: Width) -> String {
+fn listing_table(listing: ImageListResult, width: Width) -> String {
     let now = Utc::now();
     let known = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
     let mut table = Columns::new(&[
@@ -231,7 +182,7 @@ fn listing_table(listing: Listing, width: Width) -> String {
         table.row([
             name,
             short_id(&image.image_id).to_owned(),
-            image.origin,
+            image.origin.to_string(),
             size(image.bytes),
             relative(image.created_at, now),
             known(image.commit.as_deref().map(short).map(str::to_owned)),
@@ -269,22 +220,8 @@ fn listing_table(listing: Listing, width: Width) -> String {
     shown
 }
 
-#[derive(Deserialize)]
-struct Pruned {
-    dry_run: bool,
-    removed: Vec<Removed>,
-    bytes: u64,
-}
-
-#[derive(Deserialize)]
-struct Removed {
-    image_id: String,
-    tags: Vec<String>,
-    bytes: u64,
-}
-
-fn pruned_table(pruned: Pruned) -> String {
-    let Pruned { dry_run, removed, bytes } = pruned;
+fn pruned_table(pruned: ImagePruneResult, _: Width) -> String {
+    let ImagePruneResult { dry_run, removed, bytes, .. } = pruned;
     let done = if dry_run { "to be removed" } else { "removed" };
     let summary = format!("{} images {done}, freeing {}\n", removed.len(), size(bytes));
     let mut table = Columns::without_header(3);
@@ -302,6 +239,7 @@ pub(super) fn short_id(id: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
 
     fn progress(layer: Option<&str>, message: &str, done: Option<u64>, total: Option<u64>) -> Progress {
         Progress { message: message.into(), layer: layer.map(String::from), done_bytes: done, total_bytes: total }

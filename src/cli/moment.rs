@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
+use sandboxd_protocol::time::Time;
 
 /// Formats a time relative to `now`: "in 4m 10s", "3h 2m ago".
-pub(super) fn relative(at: DateTime<Utc>, now: DateTime<Utc>) -> String {
+pub(super) fn relative(Time(at): Time, now: DateTime<Utc>) -> String {
     let distance = (at - now).num_seconds();
     let length = length(Duration::from_secs(distance.unsigned_abs()));
     match distance {
@@ -36,7 +37,7 @@ mod tests {
             (7 * 3600 + 62, "in 7h 1m"),
             (-(26 * 3600 + 5), "1day 2h ago"),
         ] {
-            assert_eq!(relative(now + TimeDelta::seconds(seconds), now), shown);
+            assert_eq!(relative(Time(now + TimeDelta::seconds(seconds)), now), shown);
         }
     }
 }

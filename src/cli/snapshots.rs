@@ -1,63 +1,58 @@
 //! The snapshot commands.
 
-use chrono::{DateTime, Utc};
-use serde::Deserialize;
-use serde_json::value::RawValue;
-use serde_json::{Value, json};
+use chrono::Utc;
+use sandboxd_protocol::method::Method;
+use sandboxd_protocol::sandbox::Deletion;
+use sandboxd_protocol::snapshot::*;
+use serde::{Deserialize, Serialize};
+use serde_json::value::{RawValue, to_raw_value};
 
 use super::chats::short_prefixes;
 use super::columns::{Columns, Width};
 use super::moment::relative;
 use super::{CliError, Exit, Service, parsed};
 use crate::cli::guest::size;
+use crate::client::ClientError;
 
-#[derive(Debug, Deserialize)]
-struct Snapshot {
-    snapshot_id: String,
-    chat_id: String,
-    session_id: String,
-    profile: String,
-    label: Option<String>,
-    size_bytes: u64,
-    parent: String,
-    created_at: DateTime<Utc>,
-}
-
-#[derive(serde::Serialize, Deserialize)]
+/// A page of which each snapshot is as the service sent it.
+#[derive(Serialize, Deserialize)]
 struct Page {
     snapshots: Vec<Box<RawValue>>,
-    next: Value,
+    next: Option<String>,
 }
 
 pub(super) async fn save(service: &Service, chat: &str, label: Option<&str>) -> Result<(Exit, String), CliError> {
-    let snapshot = service.call("sandbox.snapshot", json!({ "chat_id": chat, "label": label })).await?;
-    Ok((Exit::Done, service.show(&snapshot, |snapshot| snapshot_table(snapshot, service.width))?))
+    let params = SnapshotParams { chat_id: chat.to_owned(), label: label.map(str::to_owned) };
+    service.call_and_show(Method::SandboxSnapshot, params, snapshot_table).await
 }
 
 pub(super) async fn list(service: &Service, chat: Option<&str>, all: bool) -> Result<(Exit, String), CliError> {
-    let page = async |after: &Value| service.call("snapshot.list", json!({ "chat_id": chat, "after": after })).await;
-    let mut shown = page(&Value::Null).await?;
+    let page = async |after| {
+        let params = SnapshotListParams { chat_id: chat.map(str::to_owned), after, limit: None };
+        service.call(Method::SnapshotList, params).await
+    };
+    let mut shown = page(None).await?;
     if all {
-        let Page { mut snapshots, mut next } = parsed(&shown)?;
-        while !next.is_null() {
-            let more: Page = parsed(&page(&next).await?)?;
-            snapshots.extend(more.snapshots);
-            next = more.next;
+        let mut list: Page = parsed(&shown)?;
+        while let Some(after) = list.next.take() {
+            let Page { snapshots, next } = parsed(&page(Some(after)).await?)?;
+            list.snapshots.extend(snapshots);
+            list.next = next;
         }
-        shown = serde_json::value::to_raw_value(&Page { snapshots, next }).map_err(crate::client::ClientError::from)?;
+        shown = to_raw_value(&list).map_err(ClientError::from)?;
     }
-    Ok((Exit::Done, service.show(&shown, |page| list_table(page, service.width))?))
+    Ok((Exit::Done, service.show(&shown, list_table)?))
 }
 
 pub(super) async fn delete(service: &Service, snapshot: &str) -> Result<(Exit, String), CliError> {
-    let deletion = service.call("snapshot.delete", json!({ "snapshot_id": snapshot })).await?;
-    let found = parsed::<Value>(&deletion)?["result"] == "deleted";
-    let text = match found {
-        true => format!("deleted snapshot {snapshot}\n"),
-        false => format!("there is no snapshot {snapshot}\n"),
+    let params = SnapshotDeleteParams { snapshot_id: snapshot.to_owned() };
+    let deletion = service.call(Method::SnapshotDelete, params).await?;
+    let found = parsed(&deletion).is_ok_and(|done: SnapshotDeleteResult| done.result == Deletion::Deleted);
+    let (exit, text) = match found {
+        true => (Exit::Done, format!("deleted snapshot {snapshot}\n")),
+        false => (Exit::NotFound, format!("there is no snapshot {snapshot}\n")),
     };
-    let exit = if found { Exit::Done } else { Exit::NotFound };
-    Ok((exit, service.show(&deletion, |_: Value| text)?))
+    Ok((exit, service.show(&deletion, |_: SnapshotDeleteResult, _| text)?))
 }
 
 fn snapshot_table(snapshot: Snapshot, width: Width) -> String {
@@ -69,18 +64,18 @@ fn snapshot_table(snapshot: Snapshot, width: Width) -> String {
     table.row(["label", snapshot.label.as_deref().unwrap_or("-")]);
     table.row(["size", size(snapshot.size_bytes).as_str()]);
     table.row(["parent", &snapshot.parent]);
-    table.row(["created", &snapshot.created_at.format("%Y-%m-%d %H:%M:%S UTC").to_string()]);
+    table.row(["created", &snapshot.created_at.0.format("%Y-%m-%d %H:%M:%S UTC").to_string()]);
     table.text(width)
 }
 
-fn list_table(Page { snapshots, next }: Page, width: Width) -> String {
+fn list_table(SnapshotListResult { snapshots, next }: SnapshotListResult, width: Width) -> String {
     if snapshots.is_empty() {
         return "no snapshots\n".to_owned();
     }
     let now = Utc::now();
     let mut table =
         Columns::new(&[("SNAPSHOT", 0), ("CHAT", 1), ("PROFILE", 3), ("SIZE", 0), ("CREATED", 2), ("LABEL", 0)]);
-    for snapshot in snapshots.iter().filter_map(|snapshot| parsed::<Snapshot>(snapshot).ok()) {
+    for snapshot in snapshots {
         table.row([
             snapshot.snapshot_id,
             snapshot.chat_id,
@@ -90,7 +85,7 @@ fn list_table(Page { snapshots, next }: Page, width: Width) -> String {
             snapshot.label.unwrap_or_else(|| "-".to_owned()),
         ]);
     }
-    let more = if next.is_null() { "" } else { "more snapshots exist; list them with --all\n" };
+    let more = if next.is_some() { "more snapshots exist; list them with --all\n" } else { "" };
     table.shorten(1, short_prefixes);
     table.text(width) + more
 }
@@ -98,6 +93,7 @@ fn list_table(Page { snapshots, next }: Page, width: Width) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
 
     #[test]
     fn a_list_has_one_line_for_each_snapshot_and_says_if_there_are_more() {

@@ -3,147 +3,49 @@
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
-use serde::Deserialize;
+use sandboxd_protocol::pool::{Pool, PoolsResult};
+use sandboxd_protocol::sandbox::*;
+use sandboxd_protocol::system::{ReconcileAction, ReconcileResult};
+use sandboxd_protocol::time::Time;
 use serde_json::Value;
 
 use super::chats::short_prefixes;
 use super::columns::{Columns, Width};
 use super::moment::{length, relative};
 
-#[derive(Debug, Deserialize)]
-pub(super) struct Sandbox {
-    session_id: String,
-    chat_id: String,
-    agent_id: String,
-    workspace_id: Option<String>,
-    volume_host_path: Option<String>,
-    container_id: Option<String>,
-    container_name: String,
-    endpoint: Option<Endpoint>,
-    status: String,
-    reason: String,
-    message: Option<String>,
-    profile: String,
-    image: String,
-    snapshot_id: Option<String>,
-    created_at: DateTime<Utc>,
-    started_at: Option<DateTime<Utc>>,
-    last_activity_at: DateTime<Utc>,
-    expires_at: DateTime<Utc>,
-    idle_expires_at: DateTime<Utc>,
-    held_until: Option<DateTime<Utc>>,
-    #[serde(default)]
-    held_by: Vec<Hold>,
-    ends_at: DateTime<Utc>,
-    ends_because: String,
-    idle: Idle,
-    outcome: Option<String>,
-    launch: Option<String>,
-    lease_id: Option<String>,
-    lease_until: Option<DateTime<Utc>>,
+pub(super) fn created(CreatedSandbox { sandbox, outcome, launch }: CreatedSandbox, width: Width) -> String {
+    let outcome = match launch {
+        Launch::None => outcome.to_string(),
+        launch => format!("{outcome}, {launch}"),
+    };
+    described(sandbox, Some(("outcome", outcome)), width)
 }
 
-#[derive(Debug, Deserialize)]
-struct Hold {
-    kind: String,
-    lease_id: Option<String>,
-    command_id: Option<u64>,
-    until: DateTime<Utc>,
-}
-
-#[derive(Debug, Deserialize)]
-struct Idle {
-    is: bool,
-    because: String,
-}
-
-#[derive(Debug, Deserialize)]
-struct Endpoint {
-    ip: std::net::IpAddr,
-    port: u16,
-}
-
-#[derive(Debug, Deserialize)]
-pub(super) struct List {
-    sandboxes: Vec<Sandbox>,
-    #[serde(default)]
-    undescribed: Vec<Undescribed>,
-    next: Option<String>,
-}
-
-#[derive(Debug, Deserialize)]
-struct Undescribed {
-    chat_id: String,
-    message: String,
-}
-
-#[derive(Debug, Deserialize)]
-pub(super) struct Report {
-    dry_run: bool,
-    containers: usize,
-    actions: Vec<Action>,
-}
-
-#[derive(Debug, Deserialize)]
-struct Action {
-    action: String,
-    chat_id: Option<String>,
-    container_id: Option<String>,
-    status: Option<String>,
-    because: String,
-    message: Option<String>,
-}
-
-#[derive(Debug, Deserialize)]
-pub(super) struct Deletion {
-    chat_id: String,
-    result: String,
-    session_id: Option<String>,
-    container_id: Option<String>,
-    snapshot_id: Option<String>,
-    #[serde(default)]
-    purged: bool,
-}
-
-#[derive(Deserialize)]
-pub(super) struct Pools {
-    pools: Vec<Pool>,
-}
-
-#[derive(Deserialize)]
-struct Pool {
-    profile: String,
-    target: u64,
-    free: u64,
-    coming: u64,
-    removing: u64,
-    drained: bool,
-    hints: u64,
-    claims: Claims,
-    unavailable: Option<String>,
-    last_error: Option<String>,
-}
-
-#[derive(Deserialize)]
-struct Claims {
-    hits: u64,
-    misses: u64,
+pub(super) fn leased(LeasedSandbox { sandbox, lease_id, lease_until }: LeasedSandbox, width: Width) -> String {
+    let lease = format!("{lease_id} until {}", time(lease_until, Utc::now()));
+    described(sandbox, Some(("lease", lease)), width)
 }
 
 pub(super) fn sandbox(sandbox: Sandbox, width: Width) -> String {
+    described(sandbox, None, width)
+}
+
+fn time(at: Time, now: DateTime<Utc>) -> String {
+    format!("{} ({})", at.0.format("%Y-%m-%d %H:%M:%S UTC"), relative(at, now))
+}
+
+/// Returns the table of a sandbox, with a further row below the session.
+fn described(sandbox: Sandbox, further: Option<(&str, String)>, width: Width) -> String {
     let now = Utc::now();
-    let time = |at: DateTime<Utc>| format!("{} ({})", at.format("%Y-%m-%d %H:%M:%S UTC"), relative(at, now));
+    let time = |at| time(at, now);
     let mut table = Columns::pairs();
     let mut row = |name: &str, value: Option<String>| {
         table.row([name, value.as_deref().unwrap_or("-")]);
     };
     row("chat", Some(sandbox.chat_id));
     row("session", Some(sandbox.session_id));
-    if let (Some(outcome), Some(launch)) = (sandbox.outcome, sandbox.launch) {
-        row("outcome", Some(if launch == "none" { outcome } else { format!("{outcome}, {launch}") }));
-    }
-    if let (Some(lease), Some(until)) = (sandbox.lease_id, sandbox.lease_until) {
-        row("lease", Some(format!("{lease} until {}", time(until))));
+    if let Some((name, value)) = further {
+        row(name, Some(value));
     }
     row("status", Some(format!("{} ({})", sandbox.status, sandbox.reason)));
     if sandbox.message.is_some() {
@@ -168,7 +70,7 @@ pub(super) fn sandbox(sandbox: Sandbox, width: Width) -> String {
     if sandbox.held_until.is_some() {
         row("held until", sandbox.held_until.map(time));
     }
-    for Hold { kind, lease_id, command_id, until } in sandbox.held_by {
+    for Hold { kind, lease_id, command_id, until, .. } in sandbox.held_by {
         let which = lease_id.or(command_id.map(|id| id.to_string())).map_or(String::new(), |id| format!(" {id}"));
         row("held by", Some(format!("{kind}{which}, until {}", time(until))));
     }
@@ -177,7 +79,7 @@ pub(super) fn sandbox(sandbox: Sandbox, width: Width) -> String {
     table.text(width)
 }
 
-pub(super) fn list(list: List, width: Width) -> String {
+pub(super) fn list(list: ListResult, width: Width) -> String {
     if list.sandboxes.is_empty() && list.undescribed.is_empty() {
         return "no sandboxes\n".to_owned();
     }
@@ -194,7 +96,7 @@ pub(super) fn list(list: List, width: Width) -> String {
     for sandbox in list.sandboxes {
         table.row([
             sandbox.chat_id,
-            sandbox.status,
+            sandbox.status.to_string(),
             sandbox.agent_id,
             sandbox.profile,
             sandbox.endpoint.map_or_else(|| "-".to_owned(), shown),
@@ -209,8 +111,8 @@ pub(super) fn list(list: List, width: Width) -> String {
     table.text(width) + &unknown + more
 }
 
-pub(super) fn report(report: Report, width: Width) -> String {
-    let Report { dry_run, containers, actions } = report;
+pub(super) fn report(report: ReconcileResult, width: Width) -> String {
+    let ReconcileResult { dry_run, containers, actions } = report;
     let done = if dry_run { "to do" } else { "done" };
     let summary = format!("{containers} containers, {} {done}\n", actions.len());
     if actions.is_empty() {
@@ -219,8 +121,10 @@ pub(super) fn report(report: Report, width: Width) -> String {
     let mut table =
         Columns::new(&[("ACTION", 0), ("CHAT", 0), ("CONTAINER", 1), ("STATUS", 2), ("BECAUSE", 0), ("MESSAGE", 0)]);
     let known = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
-    for Action { action, chat_id, container_id, status, because, message } in actions {
+    for ReconcileAction { action, chat_id, container_id, status, because, message, .. } in actions {
         let container = container_id.as_deref().map(short).map(str::to_owned);
+        let status = status.map(|status| status.to_string());
+        let (action, because) = (action.to_string(), because.to_string());
         table.row([action, known(chat_id), known(container), known(status), because, known(message)]);
     }
     table.shorten(1, short_prefixes);
@@ -228,12 +132,12 @@ pub(super) fn report(report: Report, width: Width) -> String {
 }
 
 /// Returns whether the drained pools are empty.
-pub(super) fn is_drained(Pools { pools }: &Pools) -> bool {
+pub(super) fn is_drained(PoolsResult { pools }: &PoolsResult) -> bool {
     pools.iter().filter(|pool| pool.drained).all(|pool| pool.free + pool.coming + pool.removing == 0)
 }
 
 /// Returns the table of pools. The last column has the problem of a pool, if any.
-pub(super) fn pools(status: Pools, width: Width) -> String {
+pub(super) fn pools(status: PoolsResult, width: Width) -> String {
     let mut table = Columns::new(&[
         ("PROFILE", 0),
         ("TARGET", 0),
@@ -254,11 +158,11 @@ pub(super) fn pools(status: Pools, width: Width) -> String {
     table.text(width)
 }
 
-pub(super) fn deletion(deletion: Deletion) -> String {
-    let Deletion { chat_id, result, session_id, container_id, snapshot_id, purged } = deletion;
+pub(super) fn deletion(deletion: DeleteResult, _: Width) -> String {
+    let DeleteResult { chat_id, result, session_id, container_id, snapshot_id, purged } = deletion;
     let purged = if purged { format!("removed the directory of chat {chat_id}\n") } else { String::new() };
-    match (result.as_str(), session_id) {
-        ("deleted", Some(session)) => {
+    match (result, session_id) {
+        (Deletion::Deleted, Some(session)) => {
             let container = container_id.map(|id| format!(", container {}", short(&id))).unwrap_or_default();
             let kept = snapshot_id.map(|id| format!(", saved as snapshot {id}")).unwrap_or_default();
             format!("deleted the sandbox of chat {chat_id} (session {session}{container}){kept}\n{purged}")
@@ -320,20 +224,20 @@ mod tests {
             "endpoint": { "ip": "10.0.0.2", "port": 8080 }, "status": "running", "reason": "ready", "message": null,
             "profile": "default", "image": "base", "created_at": at(-60), "started_at": at(-59),
             "last_activity_at": at(-30), "expires_at": at(250), "idle_expires_at": at(7201),
-            "held_until": null, "ends_at": at(250), "ends_because": "expired",
+            "held_until": null, "held_by": [], "ends_at": at(250), "ends_because": "expired",
             "idle": { "is": false, "because": "recent_activity" },
         })
     }
 
     #[test]
     fn a_list_has_one_line_for_each_sandbox_and_says_if_there_are_more() {
-        let page = json!({ "sandboxes": [example(Utc::now())], "next": "c" });
+        let page = json!({ "sandboxes": [example(Utc::now())], "undescribed": [], "next": "c" });
         let shown = list(serde_json::from_value(page).expect("a list"), Width::UNLIMITED);
         let lines: Vec<_> = shown.lines().collect();
         assert_eq!(lines.len(), 3, "{shown}");
         assert!(lines[1].contains("10.0.0.2:8080") && lines[1].contains("in 4m"), "{shown}");
         assert!(lines[2].contains("--all"), "{shown}");
-        let none = json!({ "sandboxes": [], "next": null });
+        let none = json!({ "sandboxes": [], "undescribed": [], "next": null });
         assert_eq!(list(serde_json::from_value(none).expect("a list"), Width::UNLIMITED), "no sandboxes\n");
     }
 
@@ -342,7 +246,7 @@ mod tests {
         let mut one = example(Utc::now());
         one["chat_id"] = json!("67e55044-10b1-426f-9247-bb680e5fe0c8");
         one["agent_id"] = json!("an-agent-with-a-rather-long-name-of-its-own");
-        let page = json!({ "sandboxes": [one], "next": null });
+        let page = json!({ "sandboxes": [one], "undescribed": [], "next": null });
         let shown = list(serde_json::from_value(page).expect("a list"), Width::of(80));
         assert!(shown.lines().all(|line| line.chars().count() <= 80), "{shown}");
         let row = shown.lines().nth(1).unwrap_or_default();
@@ -368,7 +272,7 @@ mod tests {
         created["launch"] = json!("cold");
         created["endpoint"] = Value::Null;
         created["workspace_id"] = json!("w-7");
-        let shown = sandbox(serde_json::from_value(created).expect("a sandbox"), Width::UNLIMITED);
+        let shown = super::created(serde_json::from_value(created).expect("a sandbox"), Width::UNLIMITED);
         for part in
             ["created, cold", "running (ready)", "w-7", "0123456789ab sandboxd-default-c", "endpoint", " -\n", "1m ago"]
         {

@@ -7,7 +7,7 @@ use sandboxd_actors::ports::images::Disk;
 use sandboxd_actors::ports::slot::LateBinding;
 
 use crate::engine::condition::{Condition, NetworkCondition};
-use crate::server::entry::{Entry, KeptOut};
+use crate::server::entry::{ExcludedCaller, SocketAccess};
 
 /// A fact, or the reason why it is unknown.
 pub type Found<T> = Result<T, String>;
@@ -116,8 +116,8 @@ pub struct Callers {
     /// The number of users and groups in the configuration.
     pub named: usize,
     /// Absent if the socket's metadata cannot be read.
-    pub entry: Option<Entry>,
-    pub kept_out: Vec<KeptOut>,
+    pub access: Option<SocketAccess>,
+    pub excluded: Vec<ExcludedCaller>,
     /// The first directory in the socket's path that not every user may enter.
     pub closed_directory: Option<PathBuf>,
 }

@@ -9,7 +9,7 @@ use rustix::process::{Resource, getegid, geteuid, getrlimit};
 use super::findings::{Callers, Directory, Place, User};
 use crate::server::access::Allowed;
 use crate::server::accounts::Accounts;
-use crate::server::entry::Entry;
+use crate::server::entry::SocketAccess;
 
 pub(super) fn directory(key: &'static str, path: &Path) -> Directory {
     let place = statvfs(path).map_err(|error| error.to_string()).map(|on| {
@@ -53,12 +53,12 @@ pub(super) fn callers(socket: &Path, allowed: &Allowed) -> Callers {
         std::fs::metadata(directory).is_ok_and(|directory| directory.permissions().mode() & 0o001 == 0)
     };
     let parents: Vec<_> = socket.ancestors().skip(1).collect();
-    let entry = Entry::of(socket).ok();
+    let access = SocketAccess::of(socket).ok();
     Callers {
         socket: socket.to_owned(),
         named: allowed.users.len() + allowed.groups.len() + allowed.read_only_groups.len(),
-        entry,
-        kept_out: entry.map(|entry| entry.kept_out(allowed, &mut Accounts::of_host())).unwrap_or_default(),
+        access,
+        excluded: access.map(|access| access.excluded_callers(allowed, &mut Accounts::of_host())).unwrap_or_default(),
         closed_directory: parents.into_iter().rev().find(is_closed).map(Path::to_owned),
     }
 }

@@ -12,7 +12,7 @@ use super::findings::{
 };
 use crate::engine::condition::{Condition, Enforced};
 use crate::images::base::how_to_get;
-use crate::server::entry::Entry;
+use crate::server::entry::SocketAccess;
 
 /// The journal needs space to write even while other programs fill the disk.
 const MIN_SPACE: u64 = 64 << 20;
@@ -348,19 +348,19 @@ fn host_services(findings: &Findings) -> Check {
 
 /// Checks that the allowed callers can open the socket. Their permissions are not checked.
 fn callers(callers: &Callers) -> Check {
-    let Callers { socket, named, entry, kept_out, closed_directory } = callers;
+    let Callers { socket, named, access, excluded, closed_directory } = callers;
     let socket = socket.display();
-    if let Some(first) = kept_out.first() {
-        let messages: Vec<_> = kept_out.iter().map(ToString::to_string).collect();
+    if let Some(first) = excluded.first() {
+        let messages: Vec<_> = excluded.iter().map(ToString::to_string).collect();
         return check::warning("callers", messages.join("; "), first.advice());
     }
-    match (closed_directory, entry) {
+    match (closed_directory, access) {
         (Some(directory), _) if *named > 0 => {
             let directory = directory.display();
             let message = format!("not every user may enter {directory}, so some cannot open {socket}");
             check::warning("callers", message, format!("chmod o+x {directory}"))
         }
-        (_, Some(Entry { gid, mode, .. })) => check::ok(
+        (_, Some(SocketAccess { gid, mode, .. })) => check::ok(
             "callers",
             format!("{socket} belongs to group {gid} and has mode {mode:04o}; {named} users and groups are configured"),
         ),

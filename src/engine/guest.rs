@@ -13,11 +13,11 @@ use tokio::io::AsyncWrite;
 /// Access to the guest through the engine's API.
 #[async_trait]
 pub trait EngineGuest: Send + Sync + 'static {
-    /// Starts a command. A failure to start may show only in [`look`](Self::look).
+    /// Starts a command. A failure to start may show only in [`inspect_exec`](Self::inspect_exec).
     async fn exec(&self, container: &ContainerId, command: Command) -> Result<Execution, GuestError>;
 
     /// Returns the state of a command.
-    async fn look(&self, execution: &str) -> Result<Look, GuestError>;
+    async fn inspect_exec(&self, execution: &str) -> Result<ExecStatus, GuestError>;
 
     async fn resize(&self, execution: &str, rows: u16, columns: u16) -> Result<(), GuestError>;
 
@@ -79,7 +79,7 @@ pub enum Output {
 
 /// The state of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Look {
+pub struct ExecStatus {
     /// The process id on the engine's host; `None` if the command was never started.
     pub process: Option<i32>,
     /// Set once the command has ended. A code above 128 most likely means a signal.
@@ -119,7 +119,7 @@ impl EngineGuest for NoGuestAccess {
         no_access()
     }
 
-    async fn look(&self, _: &str) -> Result<Look, GuestError> {
+    async fn inspect_exec(&self, _: &str) -> Result<ExecStatus, GuestError> {
         no_access()
     }
 

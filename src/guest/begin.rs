@@ -10,7 +10,7 @@ use sandboxd_actors::ports::guest::{NotBegun, Started};
 
 use super::mount_table;
 use super::slots::waits;
-use super::{Entrance, GuestsOnDisk};
+use super::{Guest, GuestsOnDisk};
 use crate::guest::stream::GuestStreamError;
 use crate::guest::via_engine::processes;
 use crate::storage::file_system::Directory;
@@ -65,7 +65,7 @@ fn changed() -> NotBegun {
 }
 
 /// Lets init start the program.
-async fn let_begin(init: &dyn Entrance) -> Result<(), NotBegun> {
+async fn let_begin(init: &dyn Guest) -> Result<(), NotBegun> {
     match send(init, &Request::Begin {}).await? {
         Ok(()) => Ok(()),
         // Init did not wait, or an earlier process of the service has let it begin.
@@ -78,7 +78,7 @@ async fn let_begin(init: &dyn Entrance) -> Result<(), NotBegun> {
 }
 
 /// Sends a request, and returns whether init did it.
-async fn send(init: &dyn Entrance, request: &Request) -> Result<Result<(), Failure>, NotBegun> {
+async fn send(init: &dyn Guest, request: &Request) -> Result<Result<(), Failure>, NotBegun> {
     let failed = |error: &dyn std::fmt::Display| NotBegun::Init(error.to_string());
     let stream = init.open_stream(request).await.map_err(|error| failed(&error))?;
     match stream.answer().await {
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[async_trait]
-    impl Entrance for Earlier {
+    impl Guest for Earlier {
         async fn open_stream(&self, request: &Request) -> Result<GuestStream, Unreachable> {
             let answer = match request {
                 Request::Waiting {} if self.waits => Event::Done {},

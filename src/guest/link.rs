@@ -22,7 +22,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::{Entrance, SOCKET};
+use super::{Guest, SOCKET};
 use crate::guest::stream::GuestStream;
 
 /// The time limit of a client for its hello.
@@ -122,7 +122,7 @@ impl GuestLink {
 }
 
 #[async_trait]
-impl Entrance for GuestLink {
+impl Guest for GuestLink {
     async fn open_stream(&self, request: &Request) -> Result<GuestStream, Unreachable> {
         let permit = match opens_file_stream(request) {
             true => Some(self.file_stream().await?),

@@ -35,7 +35,7 @@ use sandboxd_actors::ports::slot::{LateBinding, NotBound, Slots};
 
 use super::injection::MountError;
 use super::source::{Source, mount_of};
-use super::{Entrance, GuestId, GuestLink, GuestsOnDisk, claim_file, directories_in, failed, injection};
+use super::{Guest, GuestId, GuestLink, GuestsOnDisk, claim_file, directories_in, failed, injection};
 use crate::guest::stream::GuestStreamError;
 
 const PLACE: &str = "place";
@@ -316,7 +316,7 @@ async fn expect_done(link: &GuestLink, request: &Request) -> Result<(), NotBound
 }
 
 /// Returns whether init still waits to be bound.
-pub(super) async fn waits(init: &dyn Entrance) -> Result<bool, NotBound> {
+pub(super) async fn waits(init: &dyn Guest) -> Result<bool, NotBound> {
     let stream = init.open_stream(&Request::Waiting {}).await.map_err(not_bound)?;
     match stream.answer().await {
         Ok(_) => Ok(true),

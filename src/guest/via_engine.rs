@@ -23,7 +23,7 @@ use sandbox_init::wire::{CommandFacts, Event, Failure, Request};
 use sandboxd_actors::domain::ids::{ContainerId, SessionId};
 use tokio::net::UnixStream;
 
-use super::{Entrance, Unreachable};
+use super::{Guest, Unreachable};
 use crate::engine::guest::{EngineGuest, GuestError};
 use crate::guest::stream::GuestStream;
 use commands::Commands;
@@ -95,7 +95,7 @@ impl std::fmt::Debug for GuestViaEngine {
 }
 
 #[async_trait]
-impl Entrance for GuestViaEngine {
+impl Guest for GuestViaEngine {
     async fn open_stream(&self, request: &Request) -> Result<GuestStream, Unreachable> {
         let (ours, theirs) = UnixStream::pair()?;
         let stream = GuestStream::open(ours, request).await?;

@@ -18,7 +18,7 @@ use serde_json::value::RawValue;
 
 use super::error::of_sandbox;
 
-pub use guest::{Ended, Printed, ReadFile, Trailing, commands, entry, file, stats};
+pub use guest::{CommandOutput, Ended, ReadFile, Trailing, commands, entry, file, stats};
 pub(super) use images::progress;
 pub use images::{images, made_image, pruned_images};
 pub use pools::{hint, pools};
@@ -65,7 +65,7 @@ impl Answer {
     pub const DONE: Answer = Answer::Done(wire::empty::Empty {});
 
     /// Returns whether the result is a sandbox that did not exist before.
-    pub fn is_of_a_new_sandbox(&self) -> bool {
+    pub fn is_new_sandbox(&self) -> bool {
         matches!(self, Answer::Created(created) if created.outcome != Outcome::Reused)
     }
 
@@ -125,7 +125,7 @@ pub fn health(
     state: Result<(), String>,
 ) -> HealthResult {
     let status = if engine.is_ok() && state.is_ok() { HealthStatus::Ok } else { HealthStatus::Degraded };
-    let mut of_engine = EngineHealth {
+    let mut engine_health = EngineHealth {
         reachable: engine.is_ok(),
         kind: None,
         version: None,
@@ -135,16 +135,16 @@ pub fn health(
     };
     match engine {
         Ok(EngineIdentity { kind, version, api_version, host }) => {
-            of_engine.kind = Some(kind);
-            of_engine.version = Some(version);
-            of_engine.api_version = Some(api_version);
-            of_engine.host = Some(host);
+            engine_health.kind = Some(kind);
+            engine_health.version = Some(version);
+            engine_health.api_version = Some(api_version);
+            engine_health.host = Some(host);
         }
-        Err(error) => of_engine.error = Some(error.to_string()),
+        Err(error) => engine_health.error = Some(error.to_string()),
     }
     HealthResult {
         status,
-        engine: of_engine,
+        engine: engine_health,
         state: StateHealth { writable: state.is_ok(), error: state.err() },
         sandboxes: sandboxes as u64,
     }

@@ -9,7 +9,7 @@ use base64::engine::general_purpose::STANDARD;
 use sandboxd_protocol::error::Error;
 use sandboxd_protocol::time::Seconds;
 
-/// A year: a longer duration is more likely a mistake than a wish.
+/// The longest duration: a year. A longer one is most likely a mistake.
 pub const MAX_DURATION: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
 /// Longest path that the kernel accepts.

@@ -1,7 +1,7 @@
-//! Bytes in JSON: as text where they are text, else in base64.
+//! Encoding of bytes in JSON: as text if they are text, else in base64.
 //!
-//! UTF-8 with control characters may be no text, such as a file filled with null bytes. JSON writes each of those in
-//! six bytes, so content with control characters is written in base64 where that is shorter.
+//! UTF-8 with control characters may be binary data, such as a file of null bytes. JSON takes six bytes for each of those,
+//! so content with control characters is written in base64 if that is shorter.
 
 use std::collections::VecDeque;
 
@@ -10,10 +10,10 @@ use base64::engine::general_purpose::STANDARD;
 
 use super::escape::{self, escape_into};
 
-/// Bytes that are held together. A multiple of three, so that base64 can be written chunk by chunk.
+/// The size of a chunk. A multiple of three, so that base64 can be written chunk by chunk.
 const CHUNK: usize = 48 << 10;
 
-/// Bytes that are encoded in one go.
+/// Content that is encoded at once.
 #[derive(Debug)]
 pub enum Content<'a> {
     Text(&'a str),
@@ -28,7 +28,7 @@ impl<'a> Content<'a> {
         }
     }
 
-    /// Written in base64 in any case: bytes that are no text, but may look like it, such as an archive of texts.
+    /// Returns content that is always written in base64: binary data that may be valid UTF-8, such as an archive of texts.
     pub fn bytes(bytes: &'a [u8]) -> Self {
         Self::Bytes(bytes)
     }
@@ -49,14 +49,14 @@ impl<'a> Content<'a> {
     }
 }
 
-/// Bytes that are kept for an answer, and given back chunk by chunk while it is written.
+/// The content of an answer, whose memory is released chunk by chunk while it is written.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct StoredContent {
     /// All but the last are [`CHUNK`] bytes long.
     chunks: VecDeque<Vec<u8>>,
 }
 
-/// How kept bytes are written.
+/// The form in which content is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
     Text,
@@ -69,7 +69,7 @@ impl StoredContent {
             let last = match self.chunks.back_mut() {
                 Some(last) if last.len() < CHUNK => last,
                 _ => {
-                    // Only the first is likely to stay small.
+                    // Only the first chunk is likely to stay small.
                     let capacity = if self.chunks.is_empty() { 0 } else { CHUNK };
                     self.chunks.push_back(Vec::with_capacity(capacity));
                     continue;
@@ -92,12 +92,12 @@ impl StoredContent {
         self.len() == 0
     }
 
-    /// Drops a character at the end that is not whole. Bytes that are no text stay as they are.
+    /// Removes an incomplete character at the end. Content that is not UTF-8 is unchanged.
     pub fn cut_to_whole_characters(&mut self) {
         if let Some(last) = self.chunks.back()
             && let Encoding::CutOff(bytes) = self.encoding()
         {
-            // A character may begin in the chunk before.
+            // The character may begin in the previous chunk.
             let (here, before) = (bytes.min(last.len()), bytes.saturating_sub(last.len()));
             for (back, cut) in [(0, here), (1, before)] {
                 if let Some(chunk) = self.chunks.iter_mut().nth_back(back) {
@@ -114,7 +114,7 @@ impl StoredContent {
         }
     }
 
-    /// The last line that is not empty. Of a long one, a part.
+    /// Returns the last line that is not empty, truncated if it is long.
     pub fn last_line(&self) -> Option<String> {
         let tail: Vec<u8> = self.chunks.iter().skip(self.chunks.len().saturating_sub(2)).flatten().copied().collect();
         let text = String::from_utf8_lossy(&tail);
@@ -122,7 +122,7 @@ impl StoredContent {
         Some(line.trim().chars().take(200).collect())
     }
 
-    /// Appends the next chunk as it is written between quotation marks; false once there is none left.
+    /// Appends the next chunk, encoded, without quotation marks. Returns false once no chunk is left.
     pub fn put_chunk(&mut self, form: Form, out: &mut Vec<u8>) -> bool {
         let Some(chunk) = self.chunks.pop_front() else { return false };
         match form {
@@ -134,44 +134,44 @@ impl StoredContent {
 
     fn encoding(&self) -> Encoding {
         // The beginning of a character whose rest is in the next chunk.
-        let mut begun: Vec<u8> = Vec::with_capacity(4);
+        let mut partial: Vec<u8> = Vec::with_capacity(4);
         for chunk in &self.chunks {
             let mut rest = chunk.as_slice();
-            while let (false, [byte, after @ ..]) = (begun.is_empty(), rest) {
-                begun.push(*byte);
+            while let (false, [byte, after @ ..]) = (partial.is_empty(), rest) {
+                partial.push(*byte);
                 rest = after;
-                match std::str::from_utf8(&begun) {
-                    Ok(_) => begun.clear(),
+                match std::str::from_utf8(&partial) {
+                    Ok(_) => partial.clear(),
                     Err(error) if error.error_len().is_none() => {}
                     Err(_) => return Encoding::Binary,
                 }
             }
             match std::str::from_utf8(rest) {
                 Ok(_) => {}
-                Err(error) if error.error_len().is_none() => begun.extend_from_slice(&rest[error.valid_up_to()..]),
+                Err(error) if error.error_len().is_none() => partial.extend_from_slice(&rest[error.valid_up_to()..]),
                 Err(_) => return Encoding::Binary,
             }
         }
-        if begun.is_empty() { Encoding::Text } else { Encoding::CutOff(begun.len()) }
+        if partial.is_empty() { Encoding::Text } else { Encoding::CutOff(partial.len()) }
     }
 }
 
 impl From<Vec<u8>> for StoredContent {
     fn from(bytes: Vec<u8>) -> Self {
-        let mut kept = StoredContent::default();
-        kept.extend_from_slice(&bytes);
-        kept
+        let mut stored = StoredContent::default();
+        stored.extend_from_slice(&bytes);
+        stored
     }
 }
 
 enum Encoding {
     Text,
-    /// Text, but for so many bytes at the end that begin a character.
+    /// Text, except for this number of bytes at the end that begin a character.
     CutOff(usize),
     Binary,
 }
 
-/// For bytes that are UTF-8.
+/// Returns whether UTF-8 is written as text: base64 must be longer if it has control characters.
 fn is_written_as_text<'a>(chunks: impl IntoIterator<Item = &'a [u8]>) -> bool {
     let (mut length, mut written, mut has_controls) = (0, 0, false);
     for chunk in chunks {
@@ -200,9 +200,9 @@ mod tests {
         String::from_utf8(out).expect("UTF-8")
     }
 
-    fn written(mut kept: StoredContent) -> (Form, String) {
-        let (form, mut out) = (kept.form(), Vec::new());
-        while kept.put_chunk(form, &mut out) {}
+    fn written(mut stored: StoredContent) -> (Form, String) {
+        let (form, mut out) = (stored.form(), Vec::new());
+        while stored.put_chunk(form, &mut out) {}
         (form, String::from_utf8(out).expect("UTF-8"))
     }
 
@@ -256,12 +256,12 @@ mod tests {
             step in 1usize..100_000,
         ) {
             let whole = bytes.repeat(times);
-            let mut kept = StoredContent::default();
+            let mut stored = StoredContent::default();
             for part in whole.chunks(step) {
-                kept.extend_from_slice(part);
+                stored.extend_from_slice(part);
             }
-            prop_assert_eq!(kept.len(), whole.len());
-            let (form, text) = written(kept);
+            prop_assert_eq!(stored.len(), whole.len());
+            let (form, text) = written(stored);
             let quoted = ["\"", &text, "\""].concat();
             let expected = match Content::of(&whole) {
                 Content::Text(text) => (Form::Text, serde_json::to_string(text).expect("written")),

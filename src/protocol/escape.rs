@@ -1,19 +1,19 @@
-//! Text as it is written in JSON, for what is long: eight bytes are looked at at a time, and copied as they are wherever
-//! nothing is to be escaped. The general encoder looks at each byte.
+//! Escaping of long texts in JSON. It checks eight bytes at a time and copies runs without escapes; the general encoder
+//! checks each byte.
 
 const ONES: u64 = u64::from_ne_bytes([0x01; 8]);
 const HIGH: u64 = u64::from_ne_bytes([0x80; 8]);
 
-/// The price of writing a text in JSON.
+/// The cost of a text in JSON.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Cost {
     /// Bytes beyond those of the text itself.
     pub(super) extra: usize,
-    /// Whether there are characters that have no short escape, such as a null.
+    /// Whether the text has characters without a short escape, such as a null.
     pub(super) has_controls: bool,
 }
 
-/// What [`escape_into`] adds.
+/// Returns the cost of [`escape_into`].
 pub(super) fn cost(text: &[u8]) -> Cost {
     let mut cost = Cost::default();
     let mut rest = text;
@@ -26,7 +26,7 @@ pub(super) fn cost(text: &[u8]) -> Cost {
     cost
 }
 
-/// Appends the text, without quotation marks around it. It may be a part of one that begins or ends within a character.
+/// Appends the text, without quotation marks. The text may begin or end within a character.
 pub(super) fn escape_into(out: &mut Vec<u8>, text: &[u8]) {
     let mut rest = text;
     while !rest.is_empty() {
@@ -42,20 +42,20 @@ pub(super) fn escape_into(out: &mut Vec<u8>, text: &[u8]) {
     }
 }
 
-/// How many bytes at the beginning need no escape.
+/// Returns the number of bytes at the beginning that need no escape.
 fn plain_prefix(bytes: &[u8]) -> usize {
     let (words, _) = bytes.as_chunks::<8>();
     let plain = words.iter().take_while(|word| special(u64::from_le_bytes(**word)) == 0).count();
     let start = plain * 8;
     if let Some(word) = words.get(plain) {
-        // The lowest mark is right; those above it may be carried over from it.
+        // Only the lowest mark is exact: a borrow may set those above it.
         return start + special(u64::from_le_bytes(*word)).trailing_zeros() as usize / 8;
     }
     let tail = &bytes[start..];
     start + tail.iter().position(|byte| is_special(*byte)).unwrap_or(tail.len())
 }
 
-/// Marks the first byte that is a control character, a quotation mark or a backslash.
+/// Marks the first byte that is a control character, a quotation mark or a backslash. Returns zero if there is none.
 fn special(word: u64) -> u64 {
     let below = |word: u64, limit: u64| word.wrapping_sub(ONES * limit) & !word & HIGH;
     let equal = |byte: u8| below(word ^ (ONES * u64::from(byte)), 1);
@@ -66,7 +66,7 @@ fn is_special(byte: u8) -> bool {
     byte < 0x20 || byte == b'"' || byte == b'\\'
 }
 
-/// Whether a special byte has no short escape.
+/// Returns whether a special byte has no short escape.
 fn is_control(byte: u8) -> bool {
     byte < 0x20 && !matches!(byte, b'\n' | b'\r' | b'\t' | 0x08 | 0x0c)
 }
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn every_character_is_written_as_the_general_encoder_does_it_wherever_it_stands() {
+    fn every_character_is_written_as_by_the_general_encoder_at_any_position() {
         for character in (0..=0x17f).filter_map(char::from_u32) {
             for before in 0..10 {
                 let text = format!("{}{character}{}", "x".repeat(before), "y".repeat(9 - before));
@@ -115,7 +115,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_is_written_as_the_general_encoder_does_it(text in "(\\PC|[\\x00-\\x24\\\\\"]){0,64}") {
+        fn any_text_is_written_as_by_the_general_encoder(text in "(\\PC|[\\x00-\\x24\\\\\"]){0,64}") {
             prop_assert_eq!(escaped(&text), serde_json::to_string(&text).expect("written"));
         }
     }

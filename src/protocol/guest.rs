@@ -1,6 +1,5 @@
-//! Work inside a sandbox: what is asked for, and what is told of it.
+//! Guest requests: work in a sandbox, and its limits.
 
-pub mod file_reason;
 mod params;
 
 use std::collections::BTreeMap;
@@ -8,17 +7,17 @@ use std::time::Duration;
 
 use sandboxd_actors::ports::engine::logs::LogRange;
 
-/// What is kept of each of a command's outputs for its answer, unless the request says otherwise.
+/// The default limit of each of a command's outputs in an answer, in bytes.
 pub const DEFAULT_OUTPUT: usize = 1 << 20;
 pub const MAX_OUTPUT: usize = 16 << 20;
 
-/// What one answer holds of a file.
+/// The maximum bytes of a file in one answer.
 pub const MAX_READ: u64 = 16 << 20;
 
-/// Files that one answer tells of.
+/// The maximum files in one answer.
 pub const MAX_FILES: usize = 10_000;
 
-/// The system takes no longer argument, and init no longer request.
+/// The maximum bytes of arguments and environment: a limit of the system for one argument, and of init for a request.
 pub const MAX_ARGUMENTS: usize = 128 << 10;
 
 #[derive(Debug, PartialEq)]
@@ -30,7 +29,7 @@ pub enum GuestRequest {
         output: Output,
     },
     Logs(LogRange),
-    /// Once, or every so often.
+    /// Sent once if there is no interval.
     Stats {
         interval: Option<Duration>,
     },
@@ -55,7 +54,7 @@ pub enum GuestRequest {
         length: u64,
         stream: bool,
     },
-    /// Without content, that comes with `sandbox.input`.
+    /// Absent content follows with `sandbox.input`.
     WriteFile {
         path: String,
         content: Option<Vec<u8>>,
@@ -84,7 +83,7 @@ pub enum GuestRequest {
     ReadTree {
         path: String,
     },
-    /// Its archive comes with `sandbox.input`.
+    /// The archive follows with `sandbox.input`.
     WriteTree {
         path: String,
         parents: bool,
@@ -92,7 +91,7 @@ pub enum GuestRequest {
 }
 
 impl GuestRequest {
-    /// Whether it may change something, and so has to wait while the sandbox is brought up to date.
+    /// Returns whether the request may write, and so has to wait for an active sync.
     pub fn may_write(&self) -> bool {
         match self {
             GuestRequest::Exec(exec) => !exec.sync,
@@ -102,7 +101,7 @@ impl GuestRequest {
             | GuestRequest::RemoveFile { .. }
             | GuestRequest::MoveFile { .. }
             | GuestRequest::WriteTree { .. } => true,
-            // What runs already, runs.
+            // Commands that already run do not wait for a sync.
             GuestRequest::Attach { .. }
             | GuestRequest::Commands
             | GuestRequest::Logs(_)
@@ -118,13 +117,13 @@ impl GuestRequest {
     }
 }
 
-/// Names a command in its sandbox. Small enough for languages whose numbers are all floating.
+/// The id of a command in its sandbox. Small enough to be exact as a floating-point number.
 pub type CommandId = u64;
 
 #[derive(Debug, PartialEq)]
 pub struct Exec {
     pub arguments: Vec<String>,
-    /// The sandbox's own if absent.
+    /// The sandbox's user if absent.
     pub user: Option<String>,
     pub directory: Option<String>,
     pub environment: BTreeMap<String, String>,
@@ -133,20 +132,20 @@ pub struct Exec {
     pub output: Output,
     /// Rows and columns.
     pub terminal: Option<(u16, u16)>,
-    /// Nobody waits for it.
+    /// The answer does not wait for the end of the command.
     pub detached: bool,
-    /// It brings the sandbox up to date: whatever else may write waits for its end.
+    /// The command is a sync: other writes wait for its end.
     pub sync: bool,
 }
 
-/// Code, and how the interpreter of its language is run.
+/// Code, and the options of its interpreter's command.
 #[derive(Debug, PartialEq)]
 pub struct Code {
     pub language: String,
     pub source: String,
-    /// Without arguments; those depend on the sandbox's profile.
+    /// Without arguments, which depend on the sandbox's profile.
     pub exec: Exec,
-    /// The request itself says how much output is told.
+    /// The request has its own limit of output.
     pub limited: bool,
 }
 
@@ -154,21 +153,21 @@ pub struct Code {
 pub enum Input {
     None,
     Whole(Vec<u8>),
-    /// It comes with `sandbox.input`.
+    /// The input follows with `sandbox.input`.
     Follows,
 }
 
-/// How a command's output is told, and what becomes of the command when nobody can be told any more.
+/// The delivery of a command's output, and the effect of a disconnect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Output {
-    /// As it is printed, instead of with the answer.
+    /// Send output as it is printed, instead of with the answer.
     pub stream: bool,
-    /// Bytes of each output that are told.
+    /// The maximum bytes of each output.
     pub limit: usize,
     pub detach_on_disconnect: bool,
 }
 
-/// How many of these bytes can be told as text without cutting a character in two; all, if they are no text anyway.
+/// Returns the number of bytes that are complete characters; all, if the bytes are not UTF-8.
 pub fn whole_characters(bytes: &[u8]) -> usize {
     match std::str::from_utf8(bytes) {
         Err(error) if error.error_len().is_none() => error.valid_up_to(),
@@ -181,7 +180,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_character_is_not_cut_in_two() {
+    fn a_character_is_not_split() {
         let text = "aé".as_bytes();
         assert_eq!(whole_characters(text), 3);
         assert_eq!(whole_characters(&text[..2]), 1);

@@ -3,9 +3,8 @@
 use std::collections::BTreeMap;
 
 use sandboxd_actors::ports::images::Image;
+use sandboxd_protocol::error::Error;
 use sandboxd_protocol::image::{ImageBuildParams, ImagePullParams};
-
-use super::error::Error;
 
 #[derive(Debug, PartialEq)]
 pub enum ImageCall {
@@ -18,7 +17,7 @@ pub enum ImageCall {
 
 #[derive(Debug, PartialEq)]
 pub struct ImageBuild {
-    /// As the caller wrote it.
+    /// The path as the caller wrote it.
     pub context: String,
     pub dockerfile: String,
     pub tag: String,
@@ -44,7 +43,7 @@ impl ImageCall {
     }
 }
 
-/// The name of an image, as far as it is safe to hand to an engine.
+/// Checks that the name of an image is safe to pass to an engine.
 fn reference(field: &str, text: String) -> Result<String, Error> {
     let plain = |c: char| c.is_ascii_alphanumeric() || "._-/:@".contains(c);
     match text.starts_with(|c: char| c.is_ascii_alphanumeric()) && text.len() <= 512 && text.chars().all(plain) {

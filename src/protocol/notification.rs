@@ -6,8 +6,8 @@ use sandboxd_protocol::command::Stream;
 use sandboxd_protocol::event::Event;
 use sandboxd_protocol::guest::Stats;
 use sandboxd_protocol::notification::{
-    DataNotification, EventNotification, GapNotification, MissedNotification, Notification as Kind, OutputNotification,
-    ProgressNotification, RequestId, StartedNotification, StatsNotification, WatchingNotification,
+    DataNotification, EventNotification, GapNotification, MissedNotification, Notification as NotificationKind,
+    OutputNotification, ProgressNotification, RequestId, StartedNotification, StatsNotification, WatchingNotification,
 };
 use sandboxd_protocol::time::Time;
 use serde::Serialize;
@@ -60,34 +60,40 @@ impl Notification<'_> {
     pub fn encode(&self, id: &Id) -> Vec<u8> {
         let id = RequestId::from(id.as_json().to_owned());
         match *self {
-            Notification::Watching { after } => line(Kind::Watching, &WatchingNotification { id, after }),
-            Notification::Event(event) => line(Kind::Event, &EventNotification { id, event: event_of(event) }),
-            Notification::Gap { after, resumes_at } => line(Kind::Gap, &GapNotification { id, after, resumes_at }),
-            Notification::Started { command } => line(Kind::Started, &StartedNotification { id, command_id: command }),
-            Notification::Missed { command, bytes } => {
-                line(Kind::Missed, &MissedNotification { id, command_id: command, bytes })
+            Notification::Watching { after } => line(NotificationKind::Watching, &WatchingNotification { id, after }),
+            Notification::Event(event) => {
+                line(NotificationKind::Event, &EventNotification { id, event: event_of(event) })
             }
-            Notification::Stats(stats) => line(Kind::Stats, &StatsNotification { id, stats: *stats }),
+            Notification::Gap { after, resumes_at } => {
+                line(NotificationKind::Gap, &GapNotification { id, after, resumes_at })
+            }
+            Notification::Started { command } => {
+                line(NotificationKind::Started, &StartedNotification { id, command_id: command })
+            }
+            Notification::Missed { command, bytes } => {
+                line(NotificationKind::Missed, &MissedNotification { id, command_id: command, bytes })
+            }
+            Notification::Stats(stats) => line(NotificationKind::Stats, &StatsNotification { id, stats: *stats }),
             Notification::Progress(progress) => {
-                line(Kind::Progress, &ProgressNotification { id, progress: answer::progress(progress) })
+                line(NotificationKind::Progress, &ProgressNotification { id, progress: answer::progress(progress) })
             }
             Notification::Output { command, stream, bytes } => {
                 let params = OutputNotification { id, command_id: command, stream, text: None, base64: None };
-                line_with(Kind::Output, &params, &Content::of(bytes))
+                line_with(NotificationKind::Output, &params, &Content::of(bytes))
             }
             Notification::Data { offset, bytes } => {
                 let params = DataNotification { id, offset, text: None, base64: None };
-                line_with(Kind::Data, &params, &Content::of(bytes))
+                line_with(NotificationKind::Data, &params, &Content::of(bytes))
             }
             Notification::Archive { offset, bytes } => {
                 let params = DataNotification { id, offset, text: None, base64: None };
-                line_with(Kind::Data, &params, &Content::bytes(bytes))
+                line_with(NotificationKind::Data, &params, &Content::bytes(bytes))
             }
         }
     }
 }
 
-fn line(kind: Kind, params: &impl Serialize) -> Vec<u8> {
+fn line(kind: NotificationKind, params: &impl Serialize) -> Vec<u8> {
     let mut line = Vec::with_capacity(512);
     put_envelope(&mut line, kind, params);
     line.push(b'\n');
@@ -95,7 +101,7 @@ fn line(kind: Kind, params: &impl Serialize) -> Vec<u8> {
 }
 
 /// Returns a line with content behind the other parameters.
-fn line_with(kind: Kind, params: &impl Serialize, content: &Content<'_>) -> Vec<u8> {
+fn line_with(kind: NotificationKind, params: &impl Serialize, content: &Content<'_>) -> Vec<u8> {
     // Most text is written with few escapes.
     let content_length = match content {
         Content::Text(text) => text.len() * 9 / 8,
@@ -111,7 +117,7 @@ fn line_with(kind: Kind, params: &impl Serialize, content: &Content<'_>) -> Vec<
     line
 }
 
-fn put_envelope<T: Serialize>(line: &mut Vec<u8>, kind: Kind, params: &T) {
+fn put_envelope<T: Serialize>(line: &mut Vec<u8>, kind: NotificationKind, params: &T) {
     #[derive(Serialize)]
     struct Envelope<'a, T> {
         jsonrpc: &'static str,

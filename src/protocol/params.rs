@@ -1,4 +1,4 @@
-//! From a request to a call: the one place where parameters are checked. An error names the parameter.
+//! Checks of parameters: the only place that does so. An error names the parameter.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use super::images::ImageCall;
 use super::listing::Filter;
 use super::pools::Hint;
 
-/// What a caller asks for, as far as it can be checked without knowing this host.
+/// A request whose parameters are checked, as far as possible without knowledge of this host.
 #[derive(Debug, PartialEq)]
 pub enum Call {
     Create(Box<Create>),
@@ -43,7 +43,7 @@ pub enum Call {
         chat: ChatId,
         lease: LeaseId,
     },
-    /// With a snapshot first, or without, or as its profile says.
+    /// `snapshot`: take one first or not; as the profile says if absent.
     Delete {
         chat: ChatId,
         snapshot: Option<bool>,
@@ -59,7 +59,7 @@ pub enum Call {
     GuestRequest(ChatId, GuestRequest),
     Hint(Hint),
     Pools,
-    /// Of this profile, or of all.
+    /// The pool of this profile, or all pools.
     DrainPools(Option<ProfileName>),
     FillPools(Option<ProfileName>),
     Image(ImageCall),
@@ -77,38 +77,38 @@ pub struct Create {
     pub chat: ChatId,
     pub agent: AgentId,
     pub workspace: Option<WorkspaceId>,
-    /// As the caller wrote it.
+    /// The path as the caller wrote it.
     pub volume: Option<String>,
     pub profile: Option<ProfileName>,
-    /// What the sandbox begins with.
+    /// The snapshot that the sandbox is restored from.
     pub snapshot: Option<SnapshotId>,
     pub environment: Environment,
     pub ttl: Option<Duration>,
     pub idle_timeout: Option<Duration>,
-    /// What is run in a new sandbox before anything else may write.
+    /// The command that runs in a new sandbox before other requests may write.
     pub sync: Option<Box<Exec>>,
 }
 
-/// Which snapshots somebody wants to see.
+/// The snapshots to list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Snapshots {
-    /// Of this chat alone.
+    /// Only the snapshots of this chat.
     pub chat: Option<ChatId>,
-    /// Only those that were made before this one.
+    /// Only the snapshots that are older than this one.
     pub after: Option<SnapshotId>,
     pub limit: usize,
 }
 
-/// Which events somebody wants to see.
+/// The events to watch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Watch {
-    /// The last event that is known already; without it, only what happens from now on is wanted.
+    /// The last event that the caller knows; only new events if absent.
     pub after: Option<u64>,
-    /// Of this chat alone.
+    /// Only the events of this chat.
     pub chat: Option<ChatId>,
 }
 
-/// How many sandboxes or snapshots one page has.
+/// The number of sandboxes or snapshots in a page.
 pub const DEFAULT_PAGE: usize = 100;
 pub const MAX_PAGE: usize = 1000;
 
@@ -232,7 +232,7 @@ impl Call {
         }
     }
 
-    /// The chat it is about, if it is about one.
+    /// Returns the chat of the call, if it concerns a single chat.
     pub fn chat(&self) -> Option<ChatId> {
         match self {
             Call::Create(create) => Some(create.chat),

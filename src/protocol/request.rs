@@ -1,4 +1,4 @@
-//! From a line to a request: the envelope that JSON-RPC prescribes.
+//! Parses lines into requests: the JSON-RPC envelope, without the parameters.
 
 mod scan;
 
@@ -8,11 +8,10 @@ use serde::de::{Deserialize, Deserializer, IgnoredAny};
 use serde_json::error::Category;
 use serde_json::value::RawValue;
 
+use sandboxd_protocol::error::{Error, ErrorKind};
 use sandboxd_protocol::method::Method;
 
-use super::error::{Error, Kind};
-
-/// A well-formed request. Its parameters are not looked at yet.
+/// A well-formed request. Its parameters are not parsed yet.
 #[derive(Debug)]
 pub struct RequestLine<'a> {
     /// Absent in a notification, which is carried out but not answered.
@@ -23,21 +22,21 @@ pub struct RequestLine<'a> {
 
 /// A line that is no request.
 #[derive(Debug)]
-pub struct Refused {
-    /// Absent for a notification, which is not answered even then.
+pub struct RejectedLine {
+    /// Absent for a notification, which is never answered.
     pub id: Option<Id>,
     pub error: Error,
 }
 
-/// What the caller recognises its answer by: the JSON text of a string, a number or null, given back as it came.
+/// The id of a request: the JSON text of a string, a number or null, returned in the answer unchanged.
 #[derive(Debug, Clone)]
 pub struct Id(Option<Box<RawValue>>);
 
 impl Id {
-    /// For a line whose id could not be found out.
+    /// The id in the answer to a line without a readable id.
     pub const NULL: Id = Id(None);
 
-    /// Held for every request under way, so it must not be as long as a line may be.
+    /// The maximum length. An id is stored for every active request, so it must be far shorter than a line.
     pub const MAX_BYTES: usize = 256;
 
     pub fn as_json(&self) -> &RawValue {
@@ -45,10 +44,10 @@ impl Id {
     }
 }
 
-pub fn parse(line: &[u8]) -> Result<RequestLine<'_>, Refused> {
+pub fn parse(line: &[u8]) -> Result<RequestLine<'_>, RejectedLine> {
     let text = std::str::from_utf8(line).map_err(|error| {
         let message = format!("not UTF-8 after {} bytes of the line", error.valid_up_to());
-        Refused { id: Some(scan::id_in(line)), error: Kind::ParseError.error(message) }
+        RejectedLine { id: Some(scan::id_in(line)), error: ErrorKind::ParseError.error(message) }
     })?;
     if !text.trim_start().starts_with('{') {
         return Err(unidentified(not_an_object(text)));
@@ -66,13 +65,13 @@ pub fn parse(line: &[u8]) -> Result<RequestLine<'_>, Refused> {
         None => {
             let known = Method::ALL.map(Method::name).join(", ");
             let shown: String = method.chars().take(64).collect();
-            let error = Kind::MethodNotFound.error(format!("there is no method {shown:?}; there are {known}"));
-            Err(Refused { id, error })
+            let error = ErrorKind::MethodNotFound.error(format!("there is no method {shown:?}; there are {known}"));
+            Err(RejectedLine { id, error })
         }
     }
 }
 
-/// A string that is borrowed from the line unless it has escapes. (Within an `Option`, a bare `Cow` never borrows.)
+/// A string that is borrowed from the line unless it has escapes. (In an `Option`, a bare `Cow` never borrows.)
 #[derive(serde::Deserialize)]
 pub(super) struct Text<'a>(#[serde(borrow)] pub(super) Cow<'a, str>);
 
@@ -89,7 +88,7 @@ struct Envelope<'a> {
     params: Option<&'a RawValue>,
 }
 
-/// Unlike `Option`'s own reading, takes null for a value: an id that is null is not an id that is absent.
+/// Deserializes null as a value, unlike `Option`: an id of null differs from an absent id.
 fn present<'de: 'a, 'a, D: Deserializer<'de>>(deserializer: D) -> Result<Option<&'a RawValue>, D::Error> {
     Deserialize::deserialize(deserializer).map(Some)
 }
@@ -97,30 +96,31 @@ fn present<'de: 'a, 'a, D: Deserializer<'de>>(deserializer: D) -> Result<Option<
 fn identify(raw: &RawValue) -> Result<Id, Error> {
     let text = raw.get();
     if !text.starts_with(|first: char| matches!(first, '"' | '-' | '0'..='9' | 'n')) {
-        return Err(Kind::InvalidRequest.error("id must be a string, a number or null"));
+        return Err(ErrorKind::InvalidRequest.error("id must be a string, a number or null"));
     }
     if text.len() > Id::MAX_BYTES {
-        return Err(Kind::InvalidRequest.error(format!("id must be at most {} bytes long", Id::MAX_BYTES)));
+        return Err(ErrorKind::InvalidRequest.error(format!("id must be at most {} bytes long", Id::MAX_BYTES)));
     }
     Ok(Id(Some(raw.to_owned())))
 }
 
-/// The id of a request of which only the beginning is known.
+/// Returns the id of a request of which only the beginning is known.
 pub fn id_in_prefix(prefix: &[u8]) -> Id {
     scan::id_in(prefix)
 }
 
-/// Tells text that is no JSON from JSON that is no request, and finds the id of either where it can be read.
-fn malformed(text: &str, error: &serde_json::Error) -> Refused {
+/// Distinguishes invalid JSON from an invalid request, and finds the id if it is readable.
+fn malformed(text: &str, error: &serde_json::Error) -> RejectedLine {
     #[derive(serde::Deserialize)]
     struct Identified<'a> {
         #[serde(borrow, default, deserialize_with = "present")]
         id: Option<&'a RawValue>,
     }
     match serde_json::from_str::<Identified<'_>>(text) {
-        Err(error) if error.classify() != Category::Data => {
-            Refused { id: Some(scan::id_in(text.as_bytes())), error: Kind::ParseError.error(error.to_string()) }
-        }
+        Err(error) if error.classify() != Category::Data => RejectedLine {
+            id: Some(scan::id_in(text.as_bytes())),
+            error: ErrorKind::ParseError.error(error.to_string()),
+        },
         Err(error) => invalid(None, error.to_string()),
         Ok(found) => invalid(found.id.and_then(|id| identify(id).ok()), error.to_string()),
     }
@@ -128,28 +128,28 @@ fn malformed(text: &str, error: &serde_json::Error) -> Refused {
 
 fn not_an_object(text: &str) -> Error {
     match serde_json::from_str::<IgnoredAny>(text) {
-        Err(error) => Kind::ParseError.error(error.to_string()),
+        Err(error) => ErrorKind::ParseError.error(error.to_string()),
         Ok(_) if text.trim_start().starts_with('[') => {
-            Kind::InvalidRequest.error("batches are not supported: send each request on a line of its own")
+            ErrorKind::InvalidRequest.error("batches are not supported: send each request on a line of its own")
         }
-        Ok(_) => Kind::InvalidRequest.error("a request must be an object"),
+        Ok(_) => ErrorKind::InvalidRequest.error("a request must be an object"),
     }
 }
 
-/// An invalid request is answered even without an id: it may have been meant to have one.
-fn invalid(id: Option<Id>, message: String) -> Refused {
-    Refused { id: Some(id.unwrap_or(Id::NULL)), error: Kind::InvalidRequest.error(message) }
+/// Rejects an invalid request. It is answered even without an id, which the caller may have left out by mistake.
+fn invalid(id: Option<Id>, message: String) -> RejectedLine {
+    RejectedLine { id: Some(id.unwrap_or(Id::NULL)), error: ErrorKind::InvalidRequest.error(message) }
 }
 
-fn unidentified(error: Error) -> Refused {
-    Refused { id: Some(Id::NULL), error }
+fn unidentified(error: Error) -> RejectedLine {
+    RejectedLine { id: Some(Id::NULL), error }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn refused(line: &str) -> (String, Kind) {
+    fn refused(line: &str) -> (String, ErrorKind) {
         let refused = parse(line.as_bytes()).expect_err(line);
         (refused.id.expect(line).as_json().get().to_owned(), refused.error.data.kind)
     }
@@ -175,27 +175,27 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_json_is_told_from_what_is_no_request() {
+    fn invalid_json_and_invalid_requests_are_distinguished() {
         let null = "null".to_owned();
         for line in ["", "{", "[", "nul", r#"{"method":1"#, r#"{"jsonrpc":"2.0"}x"#] {
-            assert_eq!(refused(line), (null.clone(), Kind::ParseError), "{line}");
+            assert_eq!(refused(line), (null.clone(), ErrorKind::ParseError), "{line}");
         }
         for line in ["1", "null", "[]", r#"["2.0",1,"system.info"]"#, "{}", r#"{"id":{},"method":"system.info"}"#] {
-            assert_eq!(refused(line), (null.clone(), Kind::InvalidRequest), "{line}");
+            assert_eq!(refused(line), (null.clone(), ErrorKind::InvalidRequest), "{line}");
         }
     }
 
     #[test]
-    fn a_line_that_is_broken_behind_its_id_is_answered_by_it() {
+    fn a_line_with_an_error_after_its_id_is_answered_with_the_id() {
         for line in [r#"{"id":1,"method":1"#, r#"{"id":1}x"#, r#"{"method":"m","id":1,"params":{"a":tru}}"#] {
-            assert_eq!(refused(line), ("1".to_owned(), Kind::ParseError), "{line}");
+            assert_eq!(refused(line), ("1".to_owned(), ErrorKind::ParseError), "{line}");
         }
         let refused = parse(b"{\"id\":1,\"method\":\"\xff\"}").expect_err("not UTF-8");
         assert_eq!(refused.id.expect("an id").as_json().get(), "1");
     }
 
     #[test]
-    fn an_invalid_request_is_answered_by_its_id_where_it_has_one() {
+    fn an_invalid_request_is_answered_with_its_id() {
         for line in [
             r#"{"id":"x","method":"system.info"}"#,
             r#"{"id":"x","jsonrpc":"1.0","method":"system.info"}"#,
@@ -204,18 +204,18 @@ mod tests {
             r#"{"id":"x","jsonrpc":"2.0","method":7}"#,
             r#"{"jsonrpc":"2.0","method":"system.info","parms":{},"id":"x"}"#,
         ] {
-            assert_eq!(refused(line), (r#""x""#.to_owned(), Kind::InvalidRequest), "{line}");
+            assert_eq!(refused(line), (r#""x""#.to_owned(), ErrorKind::InvalidRequest), "{line}");
         }
     }
 
     #[test]
     fn an_endless_id_is_refused() {
         let line = format!(r#"{{"jsonrpc":"2.0","id":"{}","method":"system.info"}}"#, "x".repeat(Id::MAX_BYTES));
-        assert_eq!(refused(&line), ("null".to_owned(), Kind::InvalidRequest));
+        assert_eq!(refused(&line), ("null".to_owned(), ErrorKind::InvalidRequest));
     }
 
     #[test]
-    fn nesting_without_end_is_no_danger() {
+    fn deep_nesting_does_not_overflow_the_stack() {
         let deep = "[".repeat(200_000) + &"]".repeat(200_000);
         let line = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"sandbox.get","params":{deep}}}"#);
         assert_eq!(parse(line.as_bytes()).expect("valid").params.map(str::len), Some(400_000));

@@ -1,16 +1,16 @@
-//! From an answer to a line.
+//! Encoding of answers as lines.
 
 use std::collections::VecDeque;
 
+use sandboxd_protocol::error::Error;
 use serde::Serialize;
 use serde_json::value::RawValue;
 
 use super::answer::{Answer, Trailing};
 use super::content::{Form, StoredContent};
-use super::error::Error;
 use super::request::Id;
 
-/// A line that is written piece by piece. The memory of each piece is given back when it is written.
+/// A line that is written piece by piece. The memory of each piece is released when it is written.
 #[derive(Debug, Default)]
 pub struct Line {
     parts: VecDeque<Part>,
@@ -19,21 +19,21 @@ pub struct Line {
 #[derive(Debug)]
 enum Part {
     Json(Vec<u8>),
-    /// Between quotation marks that are in the parts beside it.
+    /// Content whose quotation marks are in the parts before and after it.
     Content(Form, StoredContent),
 }
 
 impl Line {
-    /// Bytes that are held for what is still to be written.
-    pub fn held(&self) -> usize {
-        let held = |part: &Part| match part {
+    /// Returns the number of bytes that are not written yet.
+    pub fn unwritten_bytes(&self) -> usize {
+        let unwritten_bytes = |part: &Part| match part {
             Part::Json(bytes) => bytes.len(),
-            Part::Content(_, kept) => kept.len(),
+            Part::Content(_, stored) => stored.len(),
         };
-        self.parts.iter().map(held).sum()
+        self.parts.iter().map(unwritten_bytes).sum()
     }
 
-    /// Appends the next piece; false once there is none left.
+    /// Appends the next piece. Returns false once no piece is left.
     pub fn put_piece(&mut self, out: &mut Vec<u8>) -> bool {
         loop {
             match self.parts.front_mut() {
@@ -43,8 +43,8 @@ impl Line {
                     self.parts.pop_front();
                     return true;
                 }
-                Some(Part::Content(form, kept)) => {
-                    if kept.put_chunk(*form, out) {
+                Some(Part::Content(form, stored)) => {
+                    if stored.put_chunk(*form, out) {
                         return true;
                     }
                     self.parts.pop_front();
@@ -53,7 +53,7 @@ impl Line {
         }
     }
 
-    /// All of it.
+    /// Returns the whole line.
     pub fn into_bytes(mut self) -> Vec<u8> {
         let mut bytes = Vec::new();
         while self.put_piece(&mut bytes) {}
@@ -72,14 +72,14 @@ impl Line {
         self.put(opening.as_bytes());
         match content {
             None => self.put(br#""text":null,"base64":null"#),
-            Some(kept) => {
-                let form = kept.form();
+            Some(stored) => {
+                let form = stored.form();
                 let (before, after): (&[u8], &[u8]) = match form {
                     Form::Text => (br#""text":""#, br#"","base64":null"#),
                     Form::Base64 => (br#""text":null,"base64":""#, br#"""#),
                 };
                 self.put(before);
-                self.parts.push_back(Part::Content(form, kept));
+                self.parts.push_back(Part::Content(form, stored));
                 self.put(after);
             }
         }
@@ -87,7 +87,7 @@ impl Line {
     }
 }
 
-/// The whole line, with its end.
+/// Encodes an answer or an error as a line, with its newline.
 pub fn encode(id: &Id, mut outcome: Result<Answer, Error>) -> Line {
     let trailing = outcome.as_mut().map_or_else(|_| Vec::new(), Answer::trailing);
     let (result, error) = match &outcome {
@@ -97,7 +97,7 @@ pub fn encode(id: &Id, mut outcome: Result<Answer, Error>) -> Line {
     let mut json = Vec::with_capacity(1024);
     serde_json::to_writer(&mut json, &Response { jsonrpc: "2.0", id: id.as_json(), result, error })
         .expect("strings, numbers and maps with string keys can be written to memory");
-    // Behind the other fields of the result: before its end, and that of the line.
+    // The content follows the other fields of the result: the ends of the result and of the line are appended last.
     json.truncate(json.len() - 2);
     let mut line = Line { parts: VecDeque::from([Part::Json(json)]) };
     for part in trailing {

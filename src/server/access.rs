@@ -1,23 +1,23 @@
-//! Who may call, and what.
+//! Authorization of callers: their users, groups and roles.
 
 use super::accounts::Accounts;
 
-/// What a connection may do.
+/// The permissions of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
     Full,
-    /// Looks, but changes nothing.
+    /// May only read.
     ReadOnly,
 }
 
-/// Who the kernel says is at the other end.
+/// The caller of a connection, as the kernel reports it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Peer {
     pub uid: u32,
     pub gid: u32,
 }
 
-/// The rules: nobody but root, the service's own user, and whom the configuration names.
+/// The access rules: root, the service's own user, and the configured users and groups may call.
 #[derive(Debug)]
 pub struct Access {
     own_uid: u32,
@@ -44,7 +44,7 @@ pub enum UnknownAccount {
 }
 
 impl Access {
-    /// Looks the names up, once: a name that is given to somebody else later does not carry the right along.
+    /// Resolves the names once: a name that is reassigned later does not transfer the permission.
     pub fn new(allowed: &Allowed, accounts: Accounts) -> Result<Self, UnknownAccount> {
         Self::of_service_user(rustix::process::geteuid().as_raw(), allowed, accounts)
     }
@@ -59,7 +59,7 @@ impl Access {
         Ok(Self { own_uid, users, groups, read_only_groups, accounts })
     }
 
-    /// `None`: no access. Who is named for both roles has the greater one.
+    /// Returns the role of a caller, or `None` without access. The full role takes precedence.
     pub fn role(&mut self, peer: Peer) -> Option<Role> {
         if peer.uid == 0 || peer.uid == self.own_uid || self.users.contains(&peer.uid) {
             return Some(Role::Full);
@@ -80,7 +80,7 @@ fn uid(accounts: &mut Accounts, user: &str) -> Result<u32, UnknownAccount> {
     user.parse().ok().or_else(|| accounts.uid(user)).ok_or_else(|| UnknownAccount::User(user.to_owned()))
 }
 
-/// A group by name or number.
+/// Returns the id of a group that is given by name or number.
 pub fn gid(accounts: &mut Accounts, group: &str) -> Result<u32, UnknownAccount> {
     group.parse().ok().or_else(|| accounts.gid(group)).ok_or_else(|| UnknownAccount::Group(group.to_owned()))
 }

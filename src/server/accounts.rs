@@ -1,5 +1,5 @@
-//! The host's users and groups, as its local files tell. Read again when they change, so that a user added to a group
-//! need not wait for a restart.
+//! The host's users and groups, from its local files. Changed files are read again, so that a user who is added to a
+//! group can call without a restart of the service.
 
 use std::collections::HashMap;
 use std::fs::Metadata;
@@ -9,8 +9,8 @@ use std::{fs, io};
 
 #[derive(Debug)]
 pub struct Accounts {
-    passwd: Watched<Users>,
-    group: Watched<Groups>,
+    passwd: CachedFile<Users>,
+    group: CachedFile<Groups>,
 }
 
 impl Accounts {
@@ -19,7 +19,7 @@ impl Accounts {
     }
 
     pub fn from_files(passwd: impl Into<PathBuf>, group: impl Into<PathBuf>) -> Self {
-        Self { passwd: Watched::new(passwd), group: Watched::new(group) }
+        Self { passwd: CachedFile::new(passwd), group: CachedFile::new(group) }
     }
 
     pub fn uid(&mut self, name: &str) -> Option<u32> {
@@ -30,13 +30,13 @@ impl Accounts {
         self.group.current().by_name.get(name).copied()
     }
 
-    /// Every user that is known to belong to the group.
+    /// Returns the known users that belong to the group.
     pub fn members(&mut self, gid: u32) -> Vec<u32> {
         let users: Vec<u32> = self.passwd.current().by_uid.keys().copied().collect();
         users.into_iter().filter(|uid| self.is_member(*uid, gid)).collect()
     }
 
-    /// Whether the user belongs to the group, be it as its primary or as another one.
+    /// Returns whether the group is the user's primary group or one of its others.
     pub fn is_member(&mut self, uid: u32, gid: u32) -> bool {
         let users = self.passwd.current();
         let Some(accounts) = users.by_uid.get(&uid) else { return false };
@@ -94,9 +94,9 @@ impl From<&str> for Groups {
     }
 }
 
-/// A file's content, parsed, and parsed again once the file is another one.
+/// The parsed content of a file, parsed again when the file changes.
 #[derive(Debug)]
-struct Watched<T> {
+struct CachedFile<T> {
     path: PathBuf,
     version: Option<Version>,
     content: T,
@@ -105,15 +105,15 @@ struct Watched<T> {
 /// Inode, size and time of change: tools replace these files, editors write into them.
 type Version = (u64, u64, i64, i64);
 
-impl<T: Default + for<'a> From<&'a str>> Watched<T> {
+impl<T: Default + for<'a> From<&'a str>> CachedFile<T> {
     fn new(path: impl Into<PathBuf>) -> Self {
         Self { path: path.into(), version: None, content: T::default() }
     }
 
-    /// A file that cannot be read keeps what was known: nobody gains or loses a right by that.
+    /// Returns the current content, or the last known one if the file cannot be read, so that permissions do not change.
     fn current(&mut self) -> &T {
         if let Err(error) = self.refresh() {
-            tracing::warn!(path = %self.path.display(), %error, "cannot read the host's accounts");
+            tracing::warn!(path = %self.path.display(), %error, "cannot read the host's accounts; using the last known ones");
         }
         &self.content
     }
@@ -132,7 +132,7 @@ fn version(metadata: &Metadata) -> Version {
     (metadata.ino(), metadata.size(), metadata.ctime(), metadata.ctime_nsec())
 }
 
-/// A comment field in another encoding must not hide every account.
+/// Reads a file and replaces invalid UTF-8: a comment field in another encoding must not hide every account.
 fn read_lossy(path: &Path) -> io::Result<String> {
     fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
 }
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_of_the_files_is_noticed_and_their_loss_is_survived() {
+    fn changed_files_are_read_again_and_missing_files_are_ignored() {
         let directory = tempfile::tempdir().expect("a directory");
         let (passwd, group) = (directory.path().join("passwd"), directory.path().join("group"));
         fs::write(&passwd, "ann:x:1000:100::/:\n").expect("written");

@@ -1,8 +1,8 @@
-//! One connection: lines in, answers out, each request in a task of its own.
+//! One connection: it reads requests, runs each in its own task, and writes the answers.
 //!
-//! A request outlives its connection. A caller that goes away is not told the outcome, but what it asked for is done.
-//! What ends with it: a watch, once there are no more requests to come, the leases that are held for it, and the
-//! commands that it did not want to go on.
+//! A request outlives its connection: it is carried out even if the caller disconnects before the answer. The end of a
+//! connection ends its watches (already when the caller sends no more requests), its leases that are not durable, and
+//! its commands without `on_disconnect = "detach"`.
 
 use std::convert::Infallible;
 use std::io;
@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use sandboxd_actors::domain::ids::ChatId;
+use sandboxd_protocol::error::{Error, ErrorKind};
 use sandboxd_protocol::method::Method;
 use tokio::net::UnixStream;
 use tokio_util::sync::CancellationToken;
@@ -21,26 +22,25 @@ use super::access::Role;
 use super::handler::Handler;
 use super::leases::Leases;
 use super::lines::{Line, Lines};
-use super::measure::Measures;
-use super::memory::{Holding, Memory, ORDINARY};
+use super::measure::ServerMetrics;
+use super::memory::{Memory, ORDINARY_ANSWER, Retention};
 use super::outbox::{Outbox, Ticket};
 use super::watch::Watch;
 use super::{Limits, limit_fields};
-use crate::protocol::error::{Error, Kind};
 use crate::protocol::guest::{Exec, GuestRequest};
 use crate::protocol::images::ImageCall;
 use crate::protocol::params::{Call, Create};
 use crate::protocol::request::{self, Id, RequestLine};
-use crate::server::guest::Order;
+use crate::server::guest::WriteOrder;
 
-/// What all connections have in common.
+/// The state that all connections share.
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) handler: Handler,
     pub(super) limits: Limits,
-    pub(super) measures: Measures,
+    pub(super) metrics: ServerMetrics,
     pub(super) memory: Arc<Memory>,
-    /// From then on every request is refused, and a connection ends once it has answered what is under way.
+    /// Once cancelled, every request is refused, and a connection ends when its active requests are answered.
     pub(super) shutdown: CancellationToken,
 }
 
@@ -50,41 +50,41 @@ pub(super) struct Connection {
     role: Role,
     outbox: Arc<Outbox>,
     leases: Arc<Leases>,
-    /// No more requests are expected, or the service shuts down: what has no end by itself ends now.
+    /// Cancelled once no more requests follow or the service shuts down. It ends watches.
     ending: CancellationToken,
-    /// Nobody will read an answer.
-    gone: CancellationToken,
+    /// Cancelled once the caller has disconnected and reads no more answers.
+    disconnected: CancellationToken,
 }
 
-/// How often it is looked whether a caller that sends no more still reads.
-const LOOK: Duration = Duration::from_millis(50);
+/// How often the socket is polled for a hang-up while no request is read from it.
+const HANG_UP_POLL: Duration = Duration::from_millis(50);
 
-/// A request that is longer is counted while it is under way.
+/// The memory of a longer request is reserved while the request is active.
 const SHORT_LINE: usize = 4 << 10;
 
 impl Connection {
     pub(super) fn new(shared: Arc<Shared>, role: Role) -> Self {
-        let outbox = Outbox::new(shared.limits.max_in_flight, shared.limits.max_output, shared.memory.share());
+        let outbox = Outbox::new(shared.limits.max_in_flight, shared.limits.max_output, shared.memory.for_connection());
         let ending = shared.shutdown.child_token();
-        Self { shared, role, outbox, leases: Arc::default(), ending, gone: CancellationToken::new() }
+        Self { shared, role, outbox, leases: Arc::default(), ending, disconnected: CancellationToken::new() }
     }
 
     /// Serves until the caller has no more requests and has read every answer, or is gone.
     pub(super) async fn serve(&self, mut stream: UnixStream) -> io::Result<()> {
         let _ending = self.ending.clone().drop_guard();
-        let _gone = self.gone.clone().drop_guard();
+        let _disconnected = self.disconnected.clone().drop_guard();
         let socket = stream.as_fd().try_clone_to_owned()?;
         let (source, sink) = stream.split();
         let reading = async {
-            // A broken connection shows when writing, if there is anything left to write.
-            let lines = Lines::new(source, self.shared.limits.max_line, self.outbox.share());
+            // If the connection is broken, a write that is still to come fails too.
+            let lines = Lines::new(source, self.shared.limits.max_line, self.outbox.memory());
             let _ = self.read(lines, &socket).await;
             self.ending.cancel();
             self.outbox.finish();
             while !is_hung_up(&socket) {
-                tokio::time::sleep(LOOK).await;
+                tokio::time::sleep(HANG_UP_POLL).await;
             }
-            self.gone.cancel();
+            self.disconnected.cancel();
             std::future::pending::<Infallible>().await
         };
         let closing = async {
@@ -99,24 +99,24 @@ impl Connection {
         }
     }
 
-    /// Gives back what was held for the caller. To be called once it is gone.
+    /// Releases the leases of the caller. To be called after it has disconnected.
     pub(super) async fn end(self) {
         self.leases.end(&self.shared.handler.sandboxes).await;
     }
 
     async fn read(&self, mut lines: Lines<'_, impl tokio::io::AsyncRead + Unpin>, socket: &OwnedFd) -> io::Result<()> {
         while let Some(line) = lines.next().await? {
-            // Lines that are answered at once must not keep a thread from everybody else.
+            // A caller whose lines are answered at once must not occupy a worker thread.
             tokio::task::coop::consume_budget().await;
             match line {
                 Line::Whole(line) if line.trim_ascii().is_empty() => {}
                 Line::Whole(line) => {
                     let Some(Some(ticket)) = unless_hung_up(socket, self.admit(line.len())).await else { break };
-                    self.take(ticket, line);
+                    self.accept(ticket, line);
                 }
                 Line::TooLong(beginning) => {
                     let limit = self.shared.limits.max_line;
-                    let error = Kind::LineTooLong.error(format!("a line must be at most {limit} bytes long"));
+                    let error = ErrorKind::LineTooLong.error(format!("a line must be at most {limit} bytes long"));
                     let id = request::id_in_prefix(beginning);
                     let Some(ticket) = unless_hung_up(socket, self.outbox.admit()).await else { break };
                     self.refuse(ticket, Some(id), error.with("limit", limit));
@@ -126,42 +126,42 @@ impl Connection {
         Ok(())
     }
 
-    /// Waits until a request of this length can be taken on. `None`: the connection is closed.
+    /// Waits until a request of this length can be accepted. Returns `None` if the connection is closed.
     async fn admit(&self, length: usize) -> Option<Ticket> {
         let memory = match length > SHORT_LINE {
-            true => Some(self.outbox.share().either(length, Holding::Lasting).await.ok()?),
+            true => Some(self.outbox.memory().own_or_pooled(length, Retention::Lasting).await.ok()?),
             false => None,
         };
         let ticket = self.outbox.admit().await;
         if let Some(memory) = memory {
-            ticket.hold_request(memory);
+            ticket.hold_request_memory(memory);
         }
         Some(ticket)
     }
 
-    fn take(&self, ticket: Ticket, line: &[u8]) {
+    fn accept(&self, ticket: Ticket, line: &[u8]) {
         let received = Instant::now();
         let RequestLine { id, method, params } = match request::parse(line) {
             Ok(request) => request,
             Err(refused) => return self.refuse(ticket, refused.id, refused.error),
         };
         let ticket = ticket.identified(id);
-        match self.permit(method).and_then(|()| Call::parse(method, params)) {
+        match self.authorize(method).and_then(|()| Call::parse(method, params)) {
             Ok(call) => self.start(ticket, method, call, received),
             Err(error) => {
                 let refused = Err(error);
-                self.shared.measures.answered(method, &refused, received.elapsed());
+                self.shared.metrics.answered(method, &refused, received.elapsed());
                 ticket.answer(refused);
             }
         }
     }
 
-    fn permit(&self, method: Method) -> Result<(), Error> {
+    fn authorize(&self, method: Method) -> Result<(), Error> {
         if self.shared.shutdown.is_cancelled() {
-            return Err(Kind::ShuttingDown.error("the service is shutting down"));
+            return Err(ErrorKind::ShuttingDown.error("the service is shutting down"));
         }
         if self.role == Role::ReadOnly && !method.only_reads() {
-            return Err(Kind::Unauthorized.error(format!("the read-only role does not allow {}", method.name())));
+            return Err(ErrorKind::Unauthorized.error(format!("the read-only role does not allow {}", method.name())));
         }
         Ok(())
     }
@@ -170,16 +170,16 @@ impl Connection {
         let shared = Arc::clone(&self.shared);
         let chat = call.chat().map(tracing::field::display);
         let span = tracing::debug_span!("request", method = method.name(), chat.id = chat);
-        let (leases, ending, gone) = (Arc::clone(&self.leases), self.ending.clone(), self.gone.clone());
+        let (leases, ending, disconnected) = (Arc::clone(&self.leases), self.ending.clone(), self.disconnected.clone());
         let (is_listing, role) = (method.is_listing(), self.role);
-        // Begun in the order of the lines: what is asked for after it is seen by it.
+        // A watch subscribes and a write is queued here, in the order of the lines, before a task runs them.
         let work = match call {
             Call::Watch(watch) if ticket.wants_answer() => {
                 Work::Watch(Watch::begin(shared.handler.sandboxes.journal(), watch))
             }
-            Call::GuestRequest(chat, inside) => {
-                let order = Order::of(&shared.handler.syncs, chat, &inside);
-                Work::GuestRequest(chat, inside, order)
+            Call::GuestRequest(chat, request) => {
+                let order = WriteOrder::of(&shared.handler.syncs, chat, &request);
+                Work::GuestRequest(chat, request, order)
             }
             Call::Create(create) if create.sync.is_some() => Work::Create(create),
             Call::Image(image) => Work::Image(image),
@@ -187,17 +187,18 @@ impl Connection {
         };
         let work = async move {
             if is_listing {
-                // Where the connection is closed, there is no answer to hold.
-                if let Ok(memory) = ticket.share().own(ORDINARY).await {
-                    ticket.hold_answer(memory);
+                // A closed connection needs no memory for an answer.
+                if let Ok(memory) = ticket.memory().own(ORDINARY_ANSWER).await {
+                    ticket.hold_answer_memory(memory);
                 }
             }
             let outcome = match work {
                 Work::Watch(watch) => watch.run(&ticket, &ending).await,
-                Work::GuestRequest(chat, inside, order) => match order {
+                Work::GuestRequest(chat, request, order) => match order {
                     Ok(order) => {
-                        let desk = shared.handler.desk(role, Some(&ticket), &gone, &shared.shutdown);
-                        Box::pin(desk.handle(chat, inside, order)).await
+                        let guest_call =
+                            shared.handler.guest_call(role, Some(&ticket), &disconnected, &shared.shutdown);
+                        Box::pin(guest_call.handle(chat, request, order)).await
                     }
                     Err(error) => Err(error),
                 },
@@ -206,9 +207,9 @@ impl Connection {
                     let outcome =
                         shared.handler.handle(Call::Create(create), &leases, limit_fields(&shared.limits)).await;
                     if let (Ok(answer), Some(sync)) = (&outcome, sync)
-                        && answer.is_of_a_new_sandbox()
+                        && answer.is_new_sandbox()
                     {
-                        bring_up_to_date(&shared, chat, sync);
+                        run_sync(&shared, chat, sync);
                     }
                     outcome
                 }
@@ -216,47 +217,47 @@ impl Connection {
                 Work::Call(call) => shared.handler.handle(call, &leases, limit_fields(&shared.limits)).await,
             };
             match &outcome {
-                Err(error) if error.data.kind == Kind::Internal => {
+                Err(error) if error.data.kind == ErrorKind::Internal => {
                     tracing::error!(error = error.message, "request failed")
                 }
-                // Without the message, which may quote what the caller sent.
+                // Without the message, which may quote the caller's input.
                 Err(error) => tracing::debug!(kind = error.data.kind.as_str(), "request failed"),
                 Ok(_) => {}
             }
-            shared.measures.answered(method, &outcome, received.elapsed());
+            shared.metrics.answered(method, &outcome, received.elapsed());
             ticket.answer(outcome);
         };
         tokio::spawn(work.instrument(span));
     }
 
     fn refuse(&self, ticket: Ticket, id: Option<Id>, error: Error) {
-        self.shared.measures.no_request(error.data.kind);
+        self.shared.metrics.no_request(error.data.kind);
         ticket.identified(id).answer(Err(error));
     }
 }
 
-/// Runs the sync that a sandbox was created with. Its place is taken before the create is answered, so that whatever its
-/// caller writes then comes after it.
-fn bring_up_to_date(shared: &Arc<Shared>, chat: ChatId, sync: Box<Exec>) {
-    let inside = GuestRequest::Exec(sync);
-    // Creates that were one are one sync.
-    let Ok(order) = Order::of(&shared.handler.syncs, chat, &inside) else { return };
+/// Runs the sync of a new sandbox. The sync begins before the create is answered, so that later writes of the caller
+/// wait for it.
+fn run_sync(shared: &Arc<Shared>, chat: ChatId, sync: Box<Exec>) {
+    let request = GuestRequest::Exec(sync);
+    // Concurrent creates of one sandbox start one sync.
+    let Ok(order) = WriteOrder::of(&shared.handler.syncs, chat, &request) else { return };
     let shared = Arc::clone(shared);
     tokio::spawn(async move {
-        // Whoever asked for it may go away.
-        let nobody = CancellationToken::new();
-        let desk = shared.handler.desk(Role::Full, None, &nobody, &shared.shutdown);
-        if let Err(error) = Box::pin(desk.handle(chat, inside, order)).await {
-            tracing::warn!(chat.id = %chat, error = error.message, "a sandbox was not brought up to date");
+        // The sync continues if the caller disconnects.
+        let never_cancelled = CancellationToken::new();
+        let guest_call = shared.handler.guest_call(Role::Full, None, &never_cancelled, &shared.shutdown);
+        if let Err(error) = Box::pin(guest_call.handle(chat, request, order)).await {
+            tracing::warn!(chat.id = %chat, error = error.message, "sandbox sync failed");
         }
     });
 }
 
-/// Waits, unless the other side closes meanwhile.
+/// Waits for the future. Returns `None` if the caller hangs up first.
 async fn unless_hung_up<T>(socket: &OwnedFd, wait: impl Future<Output = T>) -> Option<T> {
     let mut wait = std::pin::pin!(wait);
     loop {
-        match tokio::time::timeout(LOOK, &mut wait).await {
+        match tokio::time::timeout(HANG_UP_POLL, &mut wait).await {
             Ok(waited) => return Some(waited),
             Err(_) if is_hung_up(socket) => return None,
             Err(_) => {}
@@ -264,7 +265,7 @@ async fn unless_hung_up<T>(socket: &OwnedFd, wait: impl Future<Output = T>) -> O
     }
 }
 
-/// Whether the other side has closed, not only said that it will send no more.
+/// Returns whether the caller has closed the connection, not only its sending side.
 fn is_hung_up(socket: &OwnedFd) -> bool {
     let mut polled = [PollFd::new(socket, PollFlags::empty())];
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -274,8 +275,8 @@ fn is_hung_up(socket: &OwnedFd) -> bool {
 enum Work {
     Call(Call),
     Image(ImageCall),
-    /// With something to be done in the sandbox that it makes.
+    /// A create with a sync.
     Create(Box<Create>),
-    GuestRequest(ChatId, GuestRequest, Result<Order, Error>),
+    GuestRequest(ChatId, GuestRequest, Result<WriteOrder, Error>),
     Watch(Watch),
 }

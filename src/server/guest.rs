@@ -1,7 +1,7 @@
-//! Work inside a sandbox, from a call to its answer.
+//! Executes guest requests: commands, files, logs and statistics of a sandbox.
 //!
-//! The chat is asked once, which is use of the sandbox and tells its session; everything else goes straight to the
-//! sandbox's init, or to what stands in for it ([`crate::guest::Entrance`]).
+//! A request calls the chat once, which counts as use and returns the session. All further calls go directly to the
+//! guest, through its init or via the engine (see [`crate::guest::Guest`]).
 
 mod activity;
 mod attachments;
@@ -24,52 +24,54 @@ use sandboxd_actors::engine::bounded::Bounded;
 use sandboxd_actors::ports::clock::Clock;
 use sandboxd_actors::sandboxes::Sandboxes;
 use sandboxd_protocol::command::CommandsResult;
+use sandboxd_protocol::error::{Error, ErrorKind};
 use tokio_util::sync::CancellationToken;
 
 use super::access::Role;
-use super::memory::{self, Holding, Reservation};
+use super::memory::{self, Reservation, Retention};
 use super::outbox::{Closed, Ticket};
 use crate::guest::stream::{GuestStream, GuestStreamError};
-use crate::guest::{Entrance, GuestsOnDisk, GuestsViaEngine, Unreachable};
+use crate::guest::{Guest, GuestsOnDisk, GuestsViaEngine, Unreachable};
 use crate::languages::Languages;
 use crate::protocol::answer::{self, Answer};
-use crate::protocol::error::{Error, Kind, of_sandbox};
+use crate::protocol::error::of_sandbox;
 use crate::protocol::guest::{CommandId, GuestRequest};
 use crate::protocol::notification::Notification;
 
-pub use activity::keep_all;
+pub use activity::follow_detached_commands;
 pub use attachments::Attachments;
 pub use syncs::Syncs;
-use syncs::Turn;
-pub(super) use syncs::{Barrier, Place};
+use syncs::WriteTurn;
+pub(super) use syncs::{QueuedWrite, SyncBarrier};
 
-/// What is not the command's or the file's fault; see [`crate::guest::GuestViaEngine`].
+/// The error number of an engine failure, which is no failure of the command or the file; see
+/// [`crate::guest::GuestViaEngine`].
 const ENGINE_FAILED: i32 = rustix::io::Errno::NOTCONN.raw_os_error();
 
-/// Init has no memory for a further stream; see init's `budget`.
+/// The error number of an init without memory for a further stream; see init's `budget`.
 const TOO_MANY_STREAMS: i32 = rustix::io::Errno::NOBUFS.raw_os_error();
 
-/// Where a request inside stands among the others of its chat, settled when it arrived.
+/// The position of a guest request relative to a sync of its chat, decided when the request arrives.
 #[derive(Debug)]
-pub(super) struct Order {
-    /// It has to wait for this.
-    place: Option<Place>,
-    /// Others have to wait for it.
-    barrier: Option<Barrier>,
+pub(super) struct WriteOrder {
+    /// The queue entry of a write that waits for an active sync.
+    queued: Option<QueuedWrite>,
+    /// The barrier of a request that is itself a sync: other writes wait for it.
+    barrier: Option<SyncBarrier>,
 }
 
-impl Order {
-    pub(super) fn of(syncs: &Syncs, chat: ChatId, inside: &GuestRequest) -> Result<Self, Error> {
-        let place = if inside.may_write() { syncs.queue(chat) } else { None };
-        let barrier = match inside {
+impl WriteOrder {
+    pub(super) fn of(syncs: &Syncs, chat: ChatId, request: &GuestRequest) -> Result<Self, Error> {
+        let queued = if request.may_write() { syncs.queue_write(chat) } else { None };
+        let barrier = match request {
             GuestRequest::Exec(exec) if exec.sync => Some(syncs.begin(chat)?),
             _ => None,
         };
-        Ok(Self { place, barrier })
+        Ok(Self { queued, barrier })
     }
 }
 
-/// What a request inside needs of the service.
+/// The context of one guest request.
 pub(super) struct GuestCall<'a> {
     pub(super) sandboxes: &'a Sandboxes,
     pub(super) guests: &'a GuestsOnDisk,
@@ -79,38 +81,38 @@ pub(super) struct GuestCall<'a> {
     pub(super) attachments: &'a Attachments,
     pub(super) syncs: &'a Syncs,
     pub(super) clock: &'a dyn Clock,
-    /// The longest that a sandbox is held open at a time.
+    /// The duration of a lease for work, which is renewed.
     pub(super) max_lease: Duration,
-    /// A caller with the read-only role changes nothing, not even when a sandbox was last used.
+    /// A request with the read-only role does not count as use of the sandbox.
     pub(super) role: Role,
-    /// Absent where the service works for itself.
+    /// Absent for work of the service itself.
     pub(super) ticket: Option<&'a Ticket>,
-    /// The caller is gone.
-    pub(super) gone: &'a CancellationToken,
-    /// The service shuts down.
+    /// Cancelled when the caller has disconnected.
+    pub(super) disconnected: &'a CancellationToken,
+    /// Cancelled when the service shuts down.
     pub(super) shutdown: &'a CancellationToken,
 }
 
 impl GuestCall<'_> {
-    /// In its turn, if others have to write first.
+    /// Handles the request, after the sync and the earlier writes that it has to wait for.
     pub(super) async fn handle(
         &self,
         chat: ChatId,
-        inside: GuestRequest,
-        Order { place, barrier }: Order,
+        request: GuestRequest,
+        WriteOrder { queued, barrier }: WriteOrder,
     ) -> Result<Answer, Error> {
-        let turn = match place {
-            Some(place) => Some(place.turn().await?),
+        let turn = match queued {
+            Some(queued) => Some(queued.wait().await?),
             None => None,
         };
-        match inside {
+        match request {
             GuestRequest::Exec(exec) => self.exec(chat, *exec, barrier, turn).await,
             GuestRequest::RunCode(code) => self.run_code(chat, *code, turn).await,
             GuestRequest::Logs(range) => self.logs(chat, range).await,
             GuestRequest::Stats { interval } => self.stats(chat, interval).await,
             GuestRequest::Attach { command, output } => self.attach(chat, command, output).await,
             GuestRequest::Input { command, bytes, end } => {
-                let memory = self.ticket.and_then(Ticket::take_request);
+                let memory = self.ticket.and_then(Ticket::take_request_memory);
                 self.attachments.of(chat, command)?.input(bytes, end, memory).await?;
                 Ok(Answer::DONE)
             }
@@ -125,7 +127,8 @@ impl GuestCall<'_> {
                     Some(signal) => Request::Signal { id: command, signal },
                 };
                 let sandbox = self.sandboxes.touch(chat).await.map_err(of_sandbox)?;
-                let stream = self.way_to(&sandbox, command)?.open_stream(&request).await.map_err(unreachable)?;
+                let stream =
+                    self.guest_of_command(&sandbox, command)?.open_stream(&request).await.map_err(unreachable)?;
                 match stream.answer().await {
                     Ok(Event::Done {}) => Ok(Answer::DONE),
                     Err(error) => Err(of_command(chat, command, error)),
@@ -138,7 +141,7 @@ impl GuestCall<'_> {
         }
     }
 
-    /// Tells the caller something ahead of the answer.
+    /// Sends the caller a notification ahead of the answer.
     async fn notify(&self, notification: Notification<'_>) -> Result<(), Closed> {
         match self.ticket {
             Some(ticket) => ticket.notify(notification).await,
@@ -146,60 +149,60 @@ impl GuestCall<'_> {
         }
     }
 
-    /// Waits for memory for the answer. Where the service works for itself, there is none to be read.
-    async fn reserve(&self, bytes: usize, holding: Holding) -> Result<Reservation, memory::Closed> {
+    /// Waits for memory of the pool for the answer. Work of the service itself has no answer and needs none.
+    async fn reserve(&self, bytes: usize, retention: Retention) -> Result<Reservation, memory::Closed> {
         match self.ticket {
-            Some(ticket) => ticket.share().pooled(bytes, holding).await,
+            Some(ticket) => ticket.memory().pooled(bytes, retention).await,
             None => Ok(Reservation::default()),
         }
     }
 
-    /// The same, of the memory that is the connection's own.
+    /// Waits for the connection's own memory for the answer.
     async fn reserve_own(&self, bytes: usize) -> Result<Reservation, memory::Closed> {
         match self.ticket {
-            Some(ticket) => ticket.share().own(bytes).await,
+            Some(ticket) => ticket.memory().own(bytes).await,
             None => Ok(Reservation::default()),
         }
     }
 
-    /// Memory for the output of a command.
-    async fn reserve_either(&self, bytes: usize) -> Result<Reservation, memory::Closed> {
+    /// Waits for memory for the output of a command.
+    async fn reserve_own_or_pooled(&self, bytes: usize) -> Result<Reservation, memory::Closed> {
         match self.ticket {
-            Some(ticket) => ticket.share().either(bytes, Holding::Lasting).await,
+            Some(ticket) => ticket.memory().own_or_pooled(bytes, Retention::Lasting).await,
             None => Ok(Reservation::default()),
         }
     }
 
-    /// Keeps the memory until the answer is read.
+    /// Holds the memory until the answer is read.
     fn hold(&self, memory: Reservation) {
         if let Some(ticket) = self.ticket {
-            ticket.hold_answer(memory);
+            ticket.hold_answer_memory(memory);
         }
     }
 
-    /// Asks the guest. A caller with the read-only role gets here with requests that change nothing.
-    async fn ask(&self, chat: ChatId, request: Request) -> Result<GuestStream, Error> {
-        let sandbox = self.visited(chat).await?;
-        self.interior(&sandbox)?.open_stream(&request).await.map_err(unreachable)
+    /// Opens a guest stream with a file request. With the read-only role, the request only reads.
+    async fn open_stream(&self, chat: ChatId, request: Request) -> Result<GuestStream, Error> {
+        let sandbox = self.sandbox_to_read(chat).await?;
+        self.guest(&sandbox)?.open_stream(&request).await.map_err(unreachable)
     }
 
-    /// The sandbox whose guest is asked without being changed. For the full role this is use; see
+    /// Returns the sandbox of a request that reads. With the full role this counts as use; see
     /// [`Effect::ReadGuest`](sandboxd_protocol::method::Effect::ReadGuest).
-    async fn visited(&self, chat: ChatId) -> Result<Sandbox, Error> {
+    async fn sandbox_to_read(&self, chat: ChatId) -> Result<Sandbox, Error> {
         match self.role {
             Role::Full => self.sandboxes.touch(chat).await.map_err(of_sandbox),
             Role::ReadOnly => self.running(chat).await,
         }
     }
 
-    /// The sandbox as it is, if it runs. A paused guest cannot reply.
+    /// Returns the sandbox if it runs, without counting as use. A paused guest cannot reply.
     async fn running(&self, chat: ChatId) -> Result<Sandbox, Error> {
         let sandbox = self.sandboxes.find(chat).await.map_err(of_sandbox)?;
         match sandbox.status {
             Status::Running => Ok(sandbox),
             Status::Paused => {
                 let message = format!(
-                    "the sandbox of chat {chat} is paused, and cannot reply; a caller with the full role can resume it"
+                    "the sandbox of chat {chat} is paused and cannot reply; a caller with the full role can resume it"
                 );
                 let mut error = of_sandbox(SandboxError::NotRunning { chat, status: sandbox.status });
                 error.message = message;
@@ -210,39 +213,39 @@ impl GuestCall<'_> {
     }
 
     async fn commands(&self, chat: ChatId) -> Result<CommandsResult, Error> {
-        let sandbox = self.visited(chat).await?;
-        let stream = self.interior(&sandbox)?.open_stream(&Request::Commands {}).await.map_err(unreachable)?;
+        let sandbox = self.sandbox_to_read(chat).await?;
+        let stream = self.guest(&sandbox)?.open_stream(&Request::Commands {}).await.map_err(unreachable)?;
         let mut commands = match stream.answer().await {
             Ok(Event::Commands { commands }) => commands,
             other => return Err(unexpected(other)),
         };
         if self.guests.of(sandbox.session).is_some() {
-            // Those that run as another user.
+            // Commands of other users run via the engine.
             commands.extend(self.guests_via_engine.commands(sandbox.session));
         }
         Ok(answer::commands(commands, self.syncs.describe(chat, sandbox.session)))
     }
 
-    /// Through the sandbox's init, or, where it has none, through its engine.
-    fn interior(&self, sandbox: &Sandbox) -> Result<Arc<dyn Entrance>, Error> {
+    /// Returns the guest through its init or, without one, via the engine.
+    fn guest(&self, sandbox: &Sandbox) -> Result<Arc<dyn Guest>, Error> {
         match self.guests.of(sandbox.session) {
-            Some(interior) => Ok(interior),
+            Some(guest) => Ok(guest),
             None => self.via_engine(sandbox, None),
         }
     }
 
-    fn via_engine(&self, sandbox: &Sandbox, user: Option<String>) -> Result<Arc<dyn Entrance>, Error> {
-        let gone = || of_sandbox(SandboxError::NotRunning { chat: sandbox.chat, status: sandbox.status });
-        let container = sandbox.container.clone().ok_or_else(gone)?;
+    fn via_engine(&self, sandbox: &Sandbox, user: Option<String>) -> Result<Arc<dyn Guest>, Error> {
+        let not_running = || of_sandbox(SandboxError::NotRunning { chat: sandbox.chat, status: sandbox.status });
+        let container = sandbox.container.clone().ok_or_else(not_running)?;
         let environment = self.guests.environment_of(sandbox.session);
         Ok(Arc::new(self.guests_via_engine.of(sandbox.session, container, user, environment)))
     }
 
-    /// To a command that runs already.
-    fn way_to(&self, sandbox: &Sandbox, command: CommandId) -> Result<Arc<dyn Entrance>, Error> {
+    /// Returns the guest in the way in which the command was started.
+    fn guest_of_command(&self, sandbox: &Sandbox, command: CommandId) -> Result<Arc<dyn Guest>, Error> {
         match self.guests_via_engine.has(sandbox.session, command) {
             true => self.via_engine(sandbox, None),
-            false => self.interior(sandbox),
+            false => self.guest(sandbox),
         }
     }
 }
@@ -250,28 +253,28 @@ impl GuestCall<'_> {
 /// Returns the error for a guest that does not accept a stream.
 fn unreachable(error: Unreachable) -> Error {
     match error {
-        Unreachable::Silent(_) => Kind::GuestUnreachable.error(error.to_string()),
-        Unreachable::Busy => Kind::Busy.error(error.to_string()),
+        Unreachable::Silent(_) => ErrorKind::GuestUnreachable.error(error.to_string()),
+        Unreachable::Busy => ErrorKind::Busy.error(error.to_string()),
     }
 }
 
-/// Nobody will read this.
-fn gone() -> Error {
-    Kind::GuestUnreachable.error("the caller is gone")
+/// Returns the error for a caller that has disconnected, and so does not receive it.
+fn disconnected() -> Error {
+    ErrorKind::GuestUnreachable.error("the caller has disconnected")
 }
 
-/// Anything that is not a failure which the request has its own words for.
+/// Maps an outcome that has no specific error for the request.
 fn unexpected(outcome: Result<Event, GuestStreamError>) -> Error {
     match outcome {
         Err(GuestStreamError::Failed(failure)) if failure.errno == TOO_MANY_STREAMS => {
-            Kind::Busy.error(String::from_utf8_lossy(&failure.message.0))
+            ErrorKind::Busy.error(String::from_utf8_lossy(&failure.message.0))
         }
-        // Not in this sandbox, now or later.
+        // The guest does not support the request, so a retry is useless.
         Err(GuestStreamError::Failed(failure)) if failure.errno == rustix::io::Errno::NOSYS.raw_os_error() => {
-            Kind::GuestUnreachable.error(String::from_utf8_lossy(&failure.message.0)).retryable(false)
+            ErrorKind::GuestUnreachable.error(String::from_utf8_lossy(&failure.message.0)).retryable(false)
         }
-        Err(error) => Kind::GuestUnreachable.error(error.to_string()),
-        Ok(_) => Kind::GuestUnreachable.error(GuestStreamError::InvalidResponse.to_string()),
+        Err(error) => ErrorKind::GuestUnreachable.error(error.to_string()),
+        Ok(_) => ErrorKind::GuestUnreachable.error(GuestStreamError::InvalidResponse.to_string()),
     }
 }
 
@@ -285,8 +288,8 @@ fn of_command(chat: ChatId, command: CommandId, error: GuestStreamError) -> Erro
 }
 
 fn no_such_command(chat: ChatId, command: CommandId) -> Error {
-    Kind::CommandNotFound
-        .error(format!("chat {chat} has no command {command}, or it has been told of its end"))
+    ErrorKind::CommandNotFound
+        .error(format!("chat {chat} has no command {command}, or its end has been reported"))
         .with("chat_id", chat.to_string())
         .with("command_id", command)
 }

@@ -1,4 +1,4 @@
-//! From a call to its answer: what the protocol leaves open is settled here, on this host, and the core does the rest.
+//! Executes calls: resolves profiles and host paths, calls the core, and converts the result to an answer.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,28 +13,29 @@ use sandboxd_actors::engine::bounded::Bounded;
 use sandboxd_actors::ports::clock::Clock;
 use sandboxd_actors::reconciler::Trigger;
 use sandboxd_actors::sandboxes::Sandboxes;
+use sandboxd_protocol::error::{Error, ErrorKind};
 use sandboxd_protocol::system::{ConnectionLimits, InfoResult};
 use tokio_util::sync::CancellationToken;
 
 use super::access::Role;
 use super::leases::Leases;
 use super::outbox::Ticket;
-use super::snapshots::not_restored;
+use super::snapshots::create_error;
 use crate::doctor::Doctor;
 use crate::guest::{GuestsOnDisk, GuestsViaEngine};
 use crate::languages::Languages;
 use crate::profiles::Profiles;
 use crate::protocol::answer::{self, Answer, List};
-use crate::protocol::error::{Error, Kind, of_engine, of_sandbox, path_unavailable};
+use crate::protocol::error::{of_engine, of_sandbox, path_unavailable};
 use crate::protocol::params::{Call, Create};
 use crate::protocol::pools::Hint;
 use crate::server::guest::{Attachments, GuestCall, Syncs};
 use crate::storage::volumes::{VolumePolicy, VolumeRefused};
 
-/// The profile of a create that names none.
+/// The profile of a create without a profile.
 const DEFAULT_PROFILE: &str = "default";
 
-/// All that a request may need.
+/// The services that requests use.
 pub struct Handler {
     pub instance: InstanceName,
     pub sandboxes: Sandboxes,
@@ -44,12 +45,12 @@ pub struct Handler {
     pub engine: Bounded,
     pub doctor: Doctor,
     pub volumes: VolumePolicy,
-    /// Where the context of a build may be.
+    /// The directories that a build context may be in.
     pub contexts: VolumePolicy,
     pub profiles: Arc<Profiles>,
     pub languages: Languages,
     pub clock: Arc<dyn Clock>,
-    /// The longest lease that is given.
+    /// The maximum duration of a lease.
     pub max_lease: Duration,
     pub attachments: Attachments,
     pub syncs: Syncs,
@@ -63,27 +64,27 @@ impl std::fmt::Debug for Handler {
 }
 
 impl Handler {
-    /// Everything but a watch, which is not answered once.
+    /// Handles every call except guest requests, image requests and watches, which send notifications.
     pub(super) async fn handle(&self, call: Call, leases: &Leases, limits: ConnectionLimits) -> Result<Answer, Error> {
         match call {
             Call::Create(create) => {
                 let request = self.resolve(*create).await?;
                 let snapshot = request.snapshot;
-                let created = self.sandboxes.create(request).await.map_err(|error| not_restored(error, snapshot))?;
+                let created = self.sandboxes.create(request).await.map_err(|error| create_error(error, snapshot))?;
                 Ok(Answer::Created(Box::new(answer::created(&created, self.clock.now()))))
             }
-            Call::Get(chat) => self.seen(self.sandboxes.find(chat).await),
-            Call::Renew { chat, ttl } => self.seen(self.sandboxes.renew(chat, ttl).await),
-            // Use is what lets a sandbox go on.
-            Call::Touch(chat) | Call::Resume(chat) => self.seen(self.sandboxes.touch(chat).await),
-            Call::Pause(chat) => self.seen(self.sandboxes.pause(chat).await),
+            Call::Get(chat) => self.sandbox_answer(self.sandboxes.find(chat).await),
+            Call::Renew { chat, ttl } => self.sandbox_answer(self.sandboxes.renew(chat, ttl).await),
+            // A touch resumes a paused sandbox.
+            Call::Touch(chat) | Call::Resume(chat) => self.sandbox_answer(self.sandboxes.touch(chat).await),
+            Call::Pause(chat) => self.sandbox_answer(self.sandboxes.pause(chat).await),
             Call::Lease { chat, duration, durable } => self.lease(chat, duration, durable, leases).await,
             Call::Release { chat, lease } => {
                 let released = self.sandboxes.release(chat, lease).await;
                 if released.is_ok() {
-                    leases.forget(lease);
+                    leases.remove(lease);
                 }
-                self.seen(released)
+                self.sandbox_answer(released)
             }
             Call::Delete { chat, snapshot, purge } => {
                 let deletion = self.sandboxes.delete_with(chat, snapshot).await.map_err(of_sandbox)?;
@@ -94,17 +95,17 @@ impl Handler {
                 let mut page = self.sandboxes.list(after, limit).await.map_err(of_sandbox)?;
                 page.sandboxes.retain(|sandbox| filter.matches(sandbox));
                 let list = List::of(page, self.clock.now());
-                list.map(Answer::List).map_err(|error| Kind::Internal.error(error.to_string()))
+                list.map(Answer::List).map_err(|error| ErrorKind::Internal.error(error.to_string()))
             }
             Call::Snapshot { chat, label } => {
                 let snapshot = self.sandboxes.snapshot(chat, label).await.map_err(of_sandbox)?;
                 Ok(Answer::Snapshot(answer::snapshot(&snapshot)))
             }
-            Call::Snapshots(asked) => self.snapshots(asked).await,
+            Call::Snapshots(query) => self.snapshots(query).await,
             Call::DeleteSnapshot(snapshot) => self.delete_snapshot(snapshot).await,
-            Call::Watch(_) => Err(Kind::InvalidRequest.error("a watch needs an id")),
-            Call::Image(_) => Err(Kind::Internal.error("images tell of their progress")),
-            Call::GuestRequest(..) => Err(Kind::Internal.error("work inside has a desk of its own")),
+            Call::Watch(_) => Err(ErrorKind::InvalidRequest.error("a watch needs an id")),
+            Call::Image(_) => Err(ErrorKind::Internal.error("an image request reached the wrong handler")),
+            Call::GuestRequest(..) => Err(ErrorKind::Internal.error("a guest request reached the wrong handler")),
             Call::Hint(Hint { profile, chat, ttl }) => {
                 let profile = self.profile(profile.as_ref())?.name.clone();
                 let hinted = self.sandboxes.hint(profile.clone(), chat, ttl).await;
@@ -133,11 +134,11 @@ impl Handler {
         }
     }
 
-    pub(super) fn desk<'a>(
+    pub(super) fn guest_call<'a>(
         &'a self,
         role: Role,
         ticket: Option<&'a Ticket>,
-        gone: &'a CancellationToken,
+        disconnected: &'a CancellationToken,
         shutdown: &'a CancellationToken,
     ) -> GuestCall<'a> {
         GuestCall {
@@ -152,12 +153,12 @@ impl Handler {
             max_lease: self.max_lease,
             role,
             ticket,
-            gone,
+            disconnected,
             shutdown,
         }
     }
 
-    fn seen(&self, outcome: Result<Sandbox, SandboxError>) -> Result<Answer, Error> {
+    fn sandbox_answer(&self, outcome: Result<Sandbox, SandboxError>) -> Result<Answer, Error> {
         let sandbox = outcome.map_err(of_sandbox)?;
         Ok(Answer::Sandbox(Box::new(answer::sandbox(&sandbox, self.clock.now()))))
     }
@@ -171,10 +172,10 @@ impl Handler {
         let lease = Lease::of_caller(duration, durable);
         let sandbox = self.sandboxes.lease(chat, lease).await.map_err(of_sandbox)?;
         if !durable {
-            leases.hold(&self.sandboxes, chat, lease.id, duration).await;
+            leases.add(&self.sandboxes, chat, lease.id, duration).await;
         }
         let now = self.clock.now();
-        // The chat may have cut the lease short: it ends within the maximum past the sandbox's absolute deadline.
+        // The chat may have shortened the lease: it ends at most the maximum after the sandbox's absolute deadline.
         let hold = sandbox.held_by.iter().find(|hold| hold.id == Some(lease.id));
         let until = hold.map_or(now, |hold| hold.until);
         Ok(Answer::Leased(Box::new(answer::leased(&sandbox, lease.id, until, now))))
@@ -182,7 +183,7 @@ impl Handler {
 
     async fn resolve(&self, create: Create) -> Result<CreateRequest, Error> {
         let volume = match &create.volume {
-            Some(text) => Some(self.volumes.resolve(text).await.map_err(|why| refused("volume_host_path", why))?),
+            Some(text) => Some(self.volumes.resolve(text).await.map_err(|why| path_error("volume_host_path", why))?),
             None => None,
         };
         let profile_named = create.profile.is_some();
@@ -190,7 +191,7 @@ impl Handler {
             None => self.profile(create.profile.as_ref())?,
             Some(id) => {
                 let snapshot = self.find_snapshot(id).await?;
-                // Without a profile of its own, it is made as it was before, where that is still possible.
+                // Without a named profile, the profile of the snapshot is used if it still exists.
                 let before = Some(&snapshot.origin.profile).filter(|name| self.profiles.contains_key(*name));
                 self.with_snapshot(self.profile(create.profile.as_ref().or(before))?, id)
             }
@@ -209,7 +210,7 @@ impl Handler {
         })
     }
 
-    /// The profile that a caller names, if it names one and there is one of that name.
+    /// Returns the profile that the caller names, if any. Fails if it does not exist.
     fn named_profile(&self, name: Option<&ProfileName>) -> Result<Option<ProfileName>, Error> {
         name.map(|name| self.profile(Some(name)).map(|profile| profile.name.clone())).transpose()
     }
@@ -236,8 +237,8 @@ impl Handler {
     }
 }
 
-/// Of a path that the caller has named in this field.
-pub(super) fn refused(field: &str, why: VolumeRefused) -> Error {
+/// Maps the error of a host path that the caller gave in `field`.
+pub(super) fn path_error(field: &str, why: VolumeRefused) -> Error {
     match why {
         VolumeRefused::Unavailable(_) => path_unavailable(field, why),
         why => Error::invalid_params(field, why),

@@ -7,7 +7,7 @@ use futures_util::future::join_all;
 use sandboxd_actors::domain::ids::{ChatId, LeaseId};
 use sandboxd_actors::sandboxes::Sandboxes;
 
-/// What one connection holds. A request outlives its connection, so a lease may also come too late to be held.
+/// The leases of one connection. A request outlives its connection, so a lease may be granted after the end.
 #[derive(Debug, Default)]
 pub(super) struct Leases {
     state: Mutex<State>,
@@ -15,27 +15,27 @@ pub(super) struct Leases {
 
 #[derive(Debug, Default)]
 struct State {
-    held: Vec<Held>,
+    held: Vec<HeldLease>,
     ended: bool,
 }
 
 #[derive(Debug)]
-struct Held {
+struct HeldLease {
     chat: ChatId,
     lease: LeaseId,
     until: Instant,
 }
 
 impl Leases {
-    /// Releases the lease when the connection ends; at once, if it has ended already.
-    pub(super) async fn hold(&self, sandboxes: &Sandboxes, chat: ChatId, lease: LeaseId, duration: Duration) {
+    /// Adds a lease that is released when the connection ends. Releases it at once if the connection has ended.
+    pub(super) async fn add(&self, sandboxes: &Sandboxes, chat: ChatId, lease: LeaseId, duration: Duration) {
         let now = Instant::now();
         let ended = {
             let mut state = self.state();
             if !state.ended {
-                // Those that ran out need no release, and would add up on a connection that stays.
+                // Expired leases need no release, and would accumulate on a long connection.
                 state.held.retain(|held| held.until > now);
-                state.held.push(Held { chat, lease, until: now + duration });
+                state.held.push(HeldLease { chat, lease, until: now + duration });
             }
             state.ended
         };
@@ -44,12 +44,12 @@ impl Leases {
         }
     }
 
-    /// The caller has released it.
-    pub(super) fn forget(&self, lease: LeaseId) {
+    /// Removes a lease that the caller has released.
+    pub(super) fn remove(&self, lease: LeaseId) {
         self.state().held.retain(|held| held.lease != lease);
     }
 
-    /// The connection has ended.
+    /// Releases all leases. To be called when the connection has ended.
     pub(super) async fn end(&self, sandboxes: &Sandboxes) {
         let held = {
             let mut state = self.state();
@@ -66,8 +66,8 @@ impl Leases {
 }
 
 async fn release(sandboxes: &Sandboxes, chat: ChatId, lease: LeaseId) {
-    // The sandbox may have ended, or the lease: either way, it holds nothing any more.
+    // The release fails if the sandbox or the lease has ended.
     if let Err(error) = sandboxes.release(chat, lease).await {
-        tracing::debug!(chat.id = %chat, lease.id = %lease, %error, "a lease was over before its connection");
+        tracing::debug!(chat.id = %chat, lease.id = %lease, %error, "lease ended before its connection");
     }
 }

@@ -1,4 +1,4 @@
-//! Lines from a stream, never more of one in memory than a line may be long.
+//! A reader of lines with bounded memory: it buffers at most one line of the maximum length.
 
 use std::io;
 use std::ops::Range;
@@ -7,29 +7,29 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::time::Instant;
 
-use super::memory::{Holding, PATIENCE, Reservation, Share};
+use super::memory::{ConnectionMemory, Reservation, Retention, SLOW_CALLER_LIMIT};
 
-/// What an idle connection costs.
+/// The buffer of an idle connection.
 const SMALLEST_BUFFER: usize = 8 << 10;
-/// What a busy one grows to, so that one read brings many lines.
+/// The buffer of a busy connection, so that one read returns many lines.
 const USUAL_BUFFER: usize = 64 << 10;
 
-/// How often a long line that does not go on is looked at.
-const LOOK: Duration = Duration::from_millis(250);
+/// How often a stalled read of a long line is checked.
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
 #[derive(Debug)]
 pub(super) struct Lines<'s, R> {
     source: R,
-    share: &'s Share,
-    /// For a line that is longer than the usual buffer.
-    memory: Option<Reservation>,
+    memory: &'s ConnectionMemory,
+    /// The memory of a line that is longer than [`USUAL_BUFFER`].
+    reservation: Option<Reservation>,
     max_line: usize,
     buffer: Vec<u8>,
-    /// What was read and not handed out yet; no newline before `scanned`.
+    /// `start..end` is read and not returned yet; it has no newline before `scanned`.
     start: usize,
     scanned: usize,
     end: usize,
-    /// Within a line that is too long: dropped up to its end.
+    /// The reader is within a line that is too long, and skips it up to its end.
     skipping: bool,
 }
 
@@ -37,7 +37,7 @@ pub(super) struct Lines<'s, R> {
 pub(super) enum Line<'a> {
     /// Without its newline.
     Whole(&'a [u8]),
-    /// Reported as soon as it is known, once, with its beginning; the rest of the line is skipped.
+    /// The beginning of a line that is too long. It is returned once; the rest of the line is skipped.
     TooLong(&'a [u8]),
 }
 
@@ -47,12 +47,12 @@ enum Found {
 }
 
 impl<'s, R: AsyncRead + Unpin> Lines<'s, R> {
-    pub(super) fn new(source: R, max_line: usize, share: &'s Share) -> Self {
+    pub(super) fn new(source: R, max_line: usize, memory: &'s ConnectionMemory) -> Self {
         let buffer = vec![0; SMALLEST_BUFFER];
-        Self { source, share, memory: None, max_line, buffer, start: 0, scanned: 0, end: 0, skipping: false }
+        Self { source, memory, reservation: None, max_line, buffer, start: 0, scanned: 0, end: 0, skipping: false }
     }
 
-    /// The next line. What follows the last newline counts as one, unless it is empty.
+    /// Returns the next line. The rest after the last newline is a line unless it is empty.
     pub(super) async fn next(&mut self) -> io::Result<Option<Line<'_>>> {
         Ok(match self.find().await? {
             Some(Found::Whole(range)) => Some(Line::Whole(&self.buffer[range])),
@@ -91,19 +91,19 @@ impl<'s, R: AsyncRead + Unpin> Lines<'s, R> {
         }
     }
 
-    /// Reads once; false at the end of the stream.
+    /// Reads once. Returns false at the end of the stream.
     async fn fill(&mut self) -> io::Result<bool> {
         self.compact();
-        if self.is_full() && self.buffer.len() >= USUAL_BUFFER && self.memory.is_none() {
-            let reserved = self.share.pooled(self.max_line, Holding::Brief).await;
-            self.memory = Some(reserved.map_err(|_| io::ErrorKind::BrokenPipe)?);
+        if self.is_full() && self.buffer.len() >= USUAL_BUFFER && self.reservation.is_none() {
+            let reserved = self.memory.pooled(self.max_line, Retention::Brief).await;
+            self.reservation = Some(reserved.map_err(|_| io::ErrorKind::BrokenPipe)?);
         }
         self.make_room();
         let room = &mut self.buffer[self.end..];
         let wanted = room.len();
-        let read = match self.memory {
+        let read = match self.reservation {
             None => self.source.read(room).await?,
-            Some(_) => read_unless_in_the_way(&mut self.source, room, self.share).await?,
+            Some(_) => read_unless_blocking(&mut self.source, room, self.memory).await?,
         };
         self.end += read;
         if read == wanted && self.buffer.len() < USUAL_BUFFER {
@@ -132,24 +132,24 @@ impl<'s, R: AsyncRead + Unpin> Lines<'s, R> {
         } else if self.end == 0 && self.buffer.len() > USUAL_BUFFER {
             self.buffer.truncate(USUAL_BUFFER);
             self.buffer.shrink_to_fit();
-            self.memory = None;
+            self.reservation = None;
         }
     }
 }
 
-/// Gives up on a caller that leaves a long line unfinished while others wait for its memory.
-async fn read_unless_in_the_way(
+/// Reads, but fails for a caller that does not complete a long line while others wait for its memory.
+async fn read_unless_blocking(
     source: &mut (impl AsyncRead + Unpin),
     room: &mut [u8],
-    share: &Share,
+    memory: &ConnectionMemory,
 ) -> io::Result<usize> {
     let begun = Instant::now();
     let mut reading = std::pin::pin!(source.read(room));
     loop {
-        match tokio::time::timeout(LOOK, &mut reading).await {
+        match tokio::time::timeout(POLL_INTERVAL, &mut reading).await {
             Ok(read) => return read,
-            Err(_) if begun.elapsed() >= PATIENCE && share.is_in_the_way() => {
-                tracing::warn!("closing a connection that does not finish its line while others wait for its memory");
+            Err(_) if begun.elapsed() >= SLOW_CALLER_LIMIT && memory.blocks_others() => {
+                tracing::warn!("closing a connection with an incomplete line: other connections wait for its memory");
                 return Err(io::ErrorKind::TimedOut.into());
             }
             Err(_) => {}
@@ -164,11 +164,11 @@ mod tests {
     use crate::server::memory::Memory;
     use proptest::prelude::*;
 
-    fn share() -> Share {
-        Memory::new(&Limits::default()).share()
+    fn memory() -> ConnectionMemory {
+        Memory::new(&Limits::default()).for_connection()
     }
 
-    /// Hands out its chunks one read at a time, however large the reader's buffer is.
+    /// Returns the lines of a stream that delivers the chunks in separate reads.
     async fn lines_of(chunks: Vec<Vec<u8>>, max_line: usize) -> Vec<Option<Vec<u8>>> {
         let (near, mut far) = tokio::io::duplex(1 << 20);
         let writing = async move {
@@ -178,8 +178,8 @@ mod tests {
             }
         };
         let reading = async {
-            let share = share();
-            let mut lines = Lines::new(near, max_line, &share);
+            let memory = memory();
+            let mut lines = Lines::new(near, max_line, &memory);
             let mut seen = Vec::new();
             while let Some(line) = lines.next().await.expect("readable") {
                 seen.push(match line {
@@ -214,13 +214,13 @@ mod tests {
         let mut long = vec![b'x'; 1 << 20];
         long.push(b'\n');
         tokio::io::AsyncWriteExt::write_all(&mut far, &long).await.expect("there is room");
-        let share = share();
-        let mut lines = Lines::new(near, 1 << 20, &share);
+        let memory = memory();
+        let mut lines = Lines::new(near, 1 << 20, &memory);
         assert!(matches!(lines.next().await, Ok(Some(Line::Whole(line))) if line.len() == 1 << 20));
         tokio::io::AsyncWriteExt::write_all(&mut far, b"short\n").await.expect("there is room");
         assert!(matches!(lines.next().await, Ok(Some(Line::Whole(b"short")))));
         assert_eq!(lines.buffer.capacity(), USUAL_BUFFER);
-        assert!(lines.memory.is_none());
+        assert!(lines.reservation.is_none());
     }
 
     proptest! {

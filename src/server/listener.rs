@@ -1,4 +1,5 @@
-//! The socket file: reachable only once its mode and group are set, and never somebody else's.
+//! The listening socket and its file, which is reachable only once its mode and group are set. The file of another
+//! process is never replaced.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, ErrorKind};
@@ -8,10 +9,10 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FlockOperation, Mode};
 use tokio::net::{UnixListener, UnixSocket, UnixStream};
 
-/// What the kernel holds for us while we do not accept.
+/// Connections that the kernel queues until the service accepts them.
 const BACKLOG: u32 = 1024;
 
-/// A listening socket, and its file if that is ours to remove.
+/// A listening socket, with its file if the service created it.
 #[derive(Debug)]
 pub struct Listener {
     pub(super) socket: UnixListener,
@@ -23,22 +24,22 @@ pub struct SocketOptions {
     pub path: PathBuf,
     /// Permission bits.
     pub mode: u32,
-    /// Owns the file, if given.
+    /// The group of the file, if given.
     pub gid: Option<u32>,
 }
 
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
-    #[error("another service listens on {path}")]
+    #[error("another service listens on {path}; stop it or set a different socket.path")]
     Live { path: PathBuf },
-    #[error("{path} is in the way and is not a socket")]
+    #[error("{path} exists and is not a socket; remove it or set a different socket.path")]
     NotASocket { path: PathBuf },
     #[error("cannot {action} {path}: {source}")]
     Io { action: &'static str, path: PathBuf, source: io::Error },
 }
 
 impl Listener {
-    /// Listens on a socket file of its own. One that a dead service left is replaced; a live one is refused.
+    /// Creates the socket file and listens on it. Replaces the file of a dead service; fails if a process listens on it.
     pub async fn bind(options: &SocketOptions) -> Result<Self, BindError> {
         let SocketOptions { path, mode, gid } = options;
         let failed = |action, path: &Path| {
@@ -54,11 +55,11 @@ impl Listener {
         let lock = lock(path)?;
         refuse_unless_stale(path).await?;
 
-        // Born with no permissions at all, under a name nobody knows: nobody can connect before owner and mode are
-        // right. The rename puts it in place at once, so that there is no moment without a socket either.
+        // The file is created without permissions and under a temporary name, so that no caller can connect before the
+        // group and the mode are set. The rename is atomic, so that callers always find a socket.
         let temporary = directory.join(format!(".{}", std::process::id()));
         let _ = std::fs::remove_file(&temporary);
-        let socket = UnixSocket::new_stream().map_err(failed("make a socket for", path))?;
+        let socket = UnixSocket::new_stream().map_err(failed("create a socket for", path))?;
         rustix::fs::fchmod(&socket, Mode::empty()).map_err(|errno| failed("protect", path)(errno.into()))?;
         socket.bind(&temporary).map_err(failed("bind", &temporary))?;
         let prepared = std::os::unix::fs::chown(&temporary, None, *gid)
@@ -78,30 +79,30 @@ impl Listener {
         }
     }
 
-    /// Takes over a socket that somebody else has opened, and will close.
+    /// Takes over a socket that another process, such as systemd, opened and will remove.
     pub fn from_std(socket: std::os::unix::net::UnixListener) -> io::Result<Self> {
         socket.set_nonblocking(true)?;
         Ok(Self { socket: UnixListener::from_std(socket)?, file: None })
     }
 
-    /// The socket file, if this listener made it.
+    /// Returns the socket file, if this listener created it.
     pub fn path(&self) -> Option<&Path> {
         self.file.as_ref().map(|file| file.path.as_path())
     }
 }
 
-/// Removed when the listener goes, unless another file has taken its place.
+/// The socket file, removed on drop unless another file has replaced it.
 #[derive(Debug)]
 struct SocketFile {
     path: PathBuf,
     identity: (u64, u64),
-    /// Held as long as the file is ours.
+    /// Held while the listener exists.
     _lock: File,
 }
 
 impl SocketFile {
     fn renamed(temporary: &Path, path: &Path, lock: File) -> Result<Self, BindError> {
-        let failed = |source| BindError::Io { action: "put in place", path: path.to_owned(), source };
+        let failed = |source| BindError::Io { action: "rename the new socket to", path: path.to_owned(), source };
         let identity = identity(temporary).map_err(failed)?;
         std::fs::rename(temporary, path).map_err(failed)?;
         Ok(Self { path: path.to_owned(), identity, _lock: lock })
@@ -122,8 +123,8 @@ fn identity(path: &Path) -> io::Result<(u64, u64)> {
     std::fs::symlink_metadata(path).map(|metadata| (metadata.dev(), metadata.ino()))
 }
 
-/// Two services that start at the same moment would both find a stale socket; the lock lets one of them win. The file
-/// stays: to remove it would let a third one lock another file of the same name.
+/// Locks the socket. Two services that start at the same time would both find a stale socket; the lock admits one. The
+/// lock file is never removed: otherwise a third service could lock another file of the same name.
 fn lock(socket: &Path) -> Result<File, BindError> {
     let mut path = socket.as_os_str().to_owned();
     path.push(".lock");
@@ -138,7 +139,7 @@ fn lock(socket: &Path) -> Result<File, BindError> {
 }
 
 async fn refuse_unless_stale(path: &Path) -> Result<(), BindError> {
-    let failed = |source| BindError::Io { action: "look at", path: path.to_owned(), source };
+    let failed = |source| BindError::Io { action: "inspect", path: path.to_owned(), source };
     match std::fs::symlink_metadata(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(failed(error)),
@@ -149,8 +150,8 @@ async fn refuse_unless_stale(path: &Path) -> Result<(), BindError> {
     }
     match UnixStream::connect(path).await {
         Err(error) if matches!(error.kind(), ErrorKind::ConnectionRefused | ErrorKind::NotFound) => Ok(()),
-        // Somebody is there, though too busy to answer.
         Ok(_) => Err(BindError::Live { path: path.to_owned() }),
+        // A process listens, but its backlog is full.
         Err(error) if error.kind() == ErrorKind::WouldBlock => Err(BindError::Live { path: path.to_owned() }),
         Err(error) => Err(failed(error)),
     }
@@ -169,7 +170,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_socket_has_its_mode_and_is_removed_in_the_end() {
+    async fn the_socket_has_its_mode_and_is_removed_on_drop() {
         let directory = directory();
         let options = options(&directory);
         let listener = Listener::bind(&options).await.expect("bound");
@@ -192,7 +193,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_live_socket_is_refused_whoever_listens() {
+    async fn a_live_socket_of_any_process_is_refused() {
         let directory = directory();
         let options = options(&directory);
         let first = Listener::bind(&options).await.expect("bound");
@@ -214,7 +215,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_socket_that_took_our_place_is_not_removed() {
+    async fn a_socket_that_replaced_the_first_is_not_removed() {
         let directory = directory();
         let options = options(&directory);
         let listener = Listener::bind(&options).await.expect("bound");

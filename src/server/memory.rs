@@ -1,15 +1,15 @@
-//! Memory that callers make the service hold for requests and answers, counted before it is taken.
+//! The memory of requests and answers, reserved before it is allocated.
 //!
 //! ```text
 //!              ┌ own: a little for each connection, so that ordinary answers never wait for other callers
 //! reservation ─┤
 //!              └ pool: one for the service; a connection can hold a part of it, and command output and input
-//!                can hold half of it, since those may last
+//!                can hold half of it, since commands may run long
 //! ```
 //!
-//! A reservation waits first among those of its connection, and then as the only one of its connection among those of
-//! others. So a caller with many requests waits behind itself. While reservations wait for the pool, a connection that
-//! holds a part of it and does not read loses it: see [`Share::is_in_the_way`].
+//! A reservation waits first among those of its connection. Only one reservation per connection waits for the pool, so
+//! that a caller with many requests delays only itself. While reservations wait for the pool, a connection that holds a
+//! part of it and does not read is closed: see [`ConnectionMemory::blocks_others`].
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -20,20 +20,20 @@ use tokio_util::sync::CancellationToken;
 
 use super::Limits;
 
-/// How long a caller that holds a part of the pool may take no bytes, or few, while others wait for it.
-pub(super) const PATIENCE: Duration = Duration::from_secs(2);
+/// How long a caller that holds a part of the pool may read few or no bytes while others wait for the pool.
+pub(super) const SLOW_CALLER_LIMIT: Duration = Duration::from_secs(2);
 
-/// The most that one answer which is not about a file or a command's output weighs: a page of a list, for example.
-pub(super) const ORDINARY: usize = 256 << 10;
+/// The maximum size of an answer without file content or command output, such as a page of a list.
+pub(super) const ORDINARY_ANSWER: usize = 256 << 10;
 
-/// What is counted together.
+/// Bytes per semaphore permit.
 const UNIT: usize = 1 << 10;
 
 /// The memory of the service.
 #[derive(Debug)]
 pub(super) struct Memory {
     pool: Arc<Semaphore>,
-    /// The part of the pool that may be held by requests which last.
+    /// The part of the pool that reservations of [`Retention::Lasting`] may hold.
     lasting: Arc<Semaphore>,
     per_connection: usize,
     own: usize,
@@ -43,32 +43,32 @@ pub(super) struct Memory {
 
 /// The memory of one connection.
 #[derive(Debug)]
-pub(super) struct Share {
+pub(super) struct ConnectionMemory {
     memory: Arc<Memory>,
     own: Arc<Semaphore>,
-    /// What this connection may take from the pool.
+    /// The part of the pool that this connection may hold.
     pooled: Arc<Semaphore>,
     /// Held by the one reservation of this connection that waits for the pool.
-    turn: Mutex<()>,
-    /// How many parts of reservations are of the pool.
-    holdings: Arc<AtomicUsize>,
+    pool_queue: Mutex<()>,
+    /// The number of reserved parts that belong to the pool.
+    pool_parts: Arc<AtomicUsize>,
     closed: CancellationToken,
 }
 
-/// The connection is closed: its caller reads no answer any more.
+/// The connection is closed: its caller reads no more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Closed;
 
-/// How long memory of the pool may be held.
+/// The time that memory of the pool may be held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Holding {
+pub(super) enum Retention {
     /// Until the guest has delivered and the caller has read.
     Brief,
     /// As long as a command runs.
     Lasting,
 }
 
-/// Memory that may be used. It is given back when dropped.
+/// Reserved memory. It is released on drop.
 #[derive(Debug, Default)]
 pub(super) struct Reservation {
     parts: Vec<Part>,
@@ -78,7 +78,7 @@ pub(super) struct Reservation {
 struct Part {
     units: usize,
     permits: Vec<OwnedSemaphorePermit>,
-    _of_pool: Option<Counted>,
+    _pool_count: Option<Counted>,
 }
 
 impl Memory {
@@ -89,59 +89,59 @@ impl Memory {
             pool: Arc::new(Semaphore::new(pool)),
             lasting: Arc::new(Semaphore::new(pool / 2)),
             per_connection,
-            own: units(limits.max_output.max(ORDINARY)),
+            own: units(limits.max_output.max(ORDINARY_ANSWER)),
             waiting: Arc::default(),
         })
     }
 
-    pub(super) fn share(self: &Arc<Self>) -> Share {
-        Share {
+    pub(super) fn for_connection(self: &Arc<Self>) -> ConnectionMemory {
+        ConnectionMemory {
             memory: Arc::clone(self),
             own: Arc::new(Semaphore::new(self.own)),
             pooled: Arc::new(Semaphore::new(self.per_connection)),
-            turn: Mutex::new(()),
-            holdings: Arc::default(),
+            pool_queue: Mutex::new(()),
+            pool_parts: Arc::default(),
             closed: CancellationToken::new(),
         }
     }
 }
 
-impl Share {
+impl ConnectionMemory {
     /// Waits for the connection's own memory. No other connection can make it wait.
     pub(super) async fn own(&self, bytes: usize) -> Result<Reservation, Closed> {
         let units = units(bytes).min(self.memory.own);
-        let part = async { Ok(Part { units, permits: vec![permits(&self.own, units).await?], _of_pool: None }) };
+        let part = async { Ok(Part { units, permits: vec![permits(&self.own, units).await?], _pool_count: None }) };
         self.unless_closed(part).await.map(Reservation::of)
     }
 
-    /// Waits for memory of the service.
-    pub(super) async fn pooled(&self, bytes: usize, holding: Holding) -> Result<Reservation, Closed> {
+    /// Waits for memory of the pool.
+    pub(super) async fn pooled(&self, bytes: usize, retention: Retention) -> Result<Reservation, Closed> {
         let units = units(bytes).min(self.memory.per_connection);
         let part = async {
             let mut held = vec![permits(&self.pooled, units).await?];
-            let _turn = self.turn.lock().await;
+            let _queued = self.pool_queue.lock().await;
             let _waiting = Counted::of(&self.memory.waiting);
-            if holding == Holding::Lasting {
+            if retention == Retention::Lasting {
                 held.push(permits(&self.memory.lasting, units).await?);
             }
             held.push(permits(&self.memory.pool, units).await?);
-            Ok(Part { units, permits: held, _of_pool: Some(Counted::of(&self.holdings)) })
+            Ok(Part { units, permits: held, _pool_count: Some(Counted::of(&self.pool_parts)) })
         };
         self.unless_closed(part).await.map(Reservation::of)
     }
 
-    /// The connection's own memory if it has as much left, or else memory of the service.
-    pub(super) async fn either(&self, bytes: usize, holding: Holding) -> Result<Reservation, Closed> {
+    /// Reserves the connection's own memory if enough is free, or else waits for memory of the pool.
+    pub(super) async fn own_or_pooled(&self, bytes: usize, retention: Retention) -> Result<Reservation, Closed> {
         let units = units(bytes);
         match u32::try_from(units).map(|number| Arc::clone(&self.own).try_acquire_many_owned(number)) {
-            Ok(Ok(permit)) => Ok(Reservation::of(Part { units, permits: vec![permit], _of_pool: None })),
-            _ => self.pooled(bytes, holding).await,
+            Ok(Ok(permit)) => Ok(Reservation::of(Part { units, permits: vec![permit], _pool_count: None })),
+            _ => self.pooled(bytes, retention).await,
         }
     }
 
-    /// Whether this connection holds memory that others wait for.
-    pub(super) fn is_in_the_way(&self) -> bool {
-        self.memory.waiting.load(Ordering::Relaxed) > 0 && self.holdings.load(Ordering::Relaxed) > 0
+    /// Returns whether this connection holds memory of the pool while others wait for it.
+    pub(super) fn blocks_others(&self) -> bool {
+        self.memory.waiting.load(Ordering::Relaxed) > 0 && self.pool_parts.load(Ordering::Relaxed) > 0
     }
 
     /// Ends every wait of this connection.
@@ -167,7 +167,7 @@ impl Reservation {
         self.parts.extend(other.parts);
     }
 
-    /// Gives back all that is not needed for so many bytes.
+    /// Releases the memory beyond `bytes`.
     pub(super) fn shrink_to(&mut self, bytes: usize) {
         let needed = units(bytes);
         let mut spare = self.parts.iter().map(|part| part.units).sum::<usize>().saturating_sub(needed);
@@ -196,7 +196,7 @@ fn units(bytes: usize) -> usize {
     bytes.div_ceil(UNIT)
 }
 
-/// Counted for as long as it is there.
+/// An increment of a counter, undone on drop.
 #[derive(Debug)]
 struct Counted(Arc<AtomicUsize>);
 
@@ -225,14 +225,14 @@ mod tests {
         Memory::new(&Limits { max_memory, max_memory_per_connection, max_output: MIB, ..Limits::default() })
     }
 
-    fn brief(share: &Share, bytes: usize) -> Option<Reservation> {
-        share.pooled(bytes, Holding::Brief).now_or_never().map(|reserved| reserved.expect("open"))
+    fn brief(connection: &ConnectionMemory, bytes: usize) -> Option<Reservation> {
+        connection.pooled(bytes, Retention::Brief).now_or_never().map(|reserved| reserved.expect("open"))
     }
 
     #[test]
     fn a_connection_holds_a_part_of_the_pool_and_leaves_the_rest_to_others() {
         let memory = memory();
-        let (greedy, other) = (memory.share(), memory.share());
+        let (greedy, other) = (memory.for_connection(), memory.for_connection());
         let held = brief(&greedy, 2 * MIB).expect("there is room");
         assert!(brief(&greedy, 2 * MIB).is_none(), "more than its part");
         assert!(brief(&other, 2 * MIB).is_some());
@@ -243,56 +243,56 @@ mod tests {
     #[test]
     fn own_memory_is_there_while_the_pool_is_used_up() {
         let memory = memory();
-        let shares = [(); 4].map(|()| memory.share());
-        let held: Vec<_> = shares.iter().map_while(|share| brief(share, 3 * MIB)).collect();
+        let connections = [(); 4].map(|()| memory.for_connection());
+        let held: Vec<_> = connections.iter().map_while(|connection| brief(connection, 3 * MIB)).collect();
         assert_eq!(held.len(), 2);
-        assert!(brief(&shares[3], 3 * MIB).is_none());
-        assert!(shares[3].own(MIB).now_or_never().is_some());
+        assert!(brief(&connections[3], 3 * MIB).is_none());
+        assert!(connections[3].own(MIB).now_or_never().is_some());
     }
 
     #[test]
-    fn what_lasts_leaves_half_of_the_pool() {
+    fn lasting_reservations_leave_half_of_the_pool() {
         let memory = memory();
-        let shares = [(); 3].map(|()| memory.share());
-        let lasting = |share: &Share| share.pooled(2 * MIB, Holding::Lasting).now_or_never();
-        let held: Vec<_> = shares.iter().map_while(lasting).collect();
+        let connections = [(); 3].map(|()| memory.for_connection());
+        let lasting = |connection: &ConnectionMemory| connection.pooled(2 * MIB, Retention::Lasting).now_or_never();
+        let held: Vec<_> = connections.iter().map_while(lasting).collect();
         assert_eq!(held.len(), 2);
-        assert!(brief(&shares[2], 3 * MIB).is_some());
+        assert!(brief(&connections[2], 3 * MIB).is_some());
     }
 
     #[test]
-    fn a_holder_is_in_the_way_only_while_another_connection_waits() {
+    fn a_holder_blocks_others_only_while_another_connection_waits() {
         let memory = memory();
-        let shares = [(); 3].map(|()| memory.share());
-        let _held = [brief(&shares[0], 3 * MIB), brief(&shares[1], 3 * MIB)];
-        assert!(!shares[0].is_in_the_way());
-        let mut waiting = Box::pin(shares[2].pooled(3 * MIB, Holding::Brief));
+        let connections = [(); 3].map(|()| memory.for_connection());
+        let _held = [brief(&connections[0], 3 * MIB), brief(&connections[1], 3 * MIB)];
+        assert!(!connections[0].blocks_others());
+        let mut waiting = Box::pin(connections[2].pooled(3 * MIB, Retention::Brief));
         assert!((&mut waiting).now_or_never().is_none());
-        assert!(shares[0].is_in_the_way() && !shares[2].is_in_the_way());
+        assert!(connections[0].blocks_others() && !connections[2].blocks_others());
         drop(waiting);
-        assert!(!shares[0].is_in_the_way());
+        assert!(!connections[0].blocks_others());
     }
 
     #[test]
-    fn memory_is_given_back_bit_by_bit_and_altogether() {
+    fn memory_is_released_in_parts_and_on_drop() {
         let memory = memory();
-        let share = memory.share();
-        let mut held = brief(&share, 2 * MIB).expect("there is room");
-        held.add(share.own(MIB).now_or_never().expect("there is room").expect("open"));
+        let connection = memory.for_connection();
+        let mut held = brief(&connection, 2 * MIB).expect("there is room");
+        held.add(connection.own(MIB).now_or_never().expect("there is room").expect("open"));
         held.shrink_to(MIB + 1);
         assert_eq!(held.bytes(), MIB + UNIT);
-        assert!(brief(&share, 2 * MIB - UNIT).is_some() && share.own(MIB).now_or_never().is_some());
+        assert!(brief(&connection, 2 * MIB - UNIT).is_some() && connection.own(MIB).now_or_never().is_some());
         drop(held);
-        assert!(brief(&share, 3 * MIB).is_some());
+        assert!(brief(&connection, 3 * MIB).is_some());
     }
 
     #[test]
     fn the_end_of_a_connection_ends_its_waits() {
-        let share = memory().share();
-        let _held = brief(&share, 3 * MIB);
-        let mut waiting = Box::pin(share.pooled(MIB, Holding::Brief));
+        let connection = memory().for_connection();
+        let _held = brief(&connection, 3 * MIB);
+        let mut waiting = Box::pin(connection.pooled(MIB, Retention::Brief));
         assert!((&mut waiting).now_or_never().is_none());
-        share.close();
+        connection.close();
         assert!(matches!(waiting.now_or_never(), Some(Err(Closed))));
     }
 }

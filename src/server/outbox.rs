@@ -1,42 +1,42 @@
-//! What one connection owes its caller: requests under way, and answers that the caller has not read yet.
+//! The outgoing side of one connection: its active requests, and the answers that the caller has not read yet.
 //!
-//! Both are bounded. Where a bound is reached, [`Outbox::admit`] waits, nothing more is read from the connection, and
-//! the caller's own writes come to a halt: back-pressure, without an error and without a stalled neighbour. A stream
-//! waits in the same way, with what it has to send next.
+//! Both are bounded. At a bound, [`Outbox::admit`] waits, the server stops reading from the connection, and the
+//! caller's writes block: back-pressure without an error and without an effect on other connections. A stream waits in
+//! the same way before it encodes its next notification.
 
 use std::collections::VecDeque;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use sandboxd_protocol::error::{Error, ErrorKind};
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::memory::{PATIENCE, Reservation, Share};
+use super::memory::{ConnectionMemory, Reservation, SLOW_CALLER_LIMIT};
 use crate::protocol::answer::Answer;
-use crate::protocol::error::{Error, Kind};
 use crate::protocol::notification::Notification;
 use crate::protocol::request::Id;
 use crate::protocol::response::{self, Line};
 
-/// A buffer that an unusually large answer has blown up is not kept.
+/// A buffer of more than twice this size, grown by a large answer, is dropped.
 const USUAL_BUFFER: usize = 64 << 10;
 
-/// What streams may leave unread. They can wait, and find later what they have to send; answers come first.
+/// Unread bytes at which streams wait. Lower than the limit of answers, since a stream can produce its data later.
 const STREAM_BUFFER: usize = 256 << 10;
 
-/// Less than this within [`PATIENCE`] is not reading.
-const LEAST_READ: usize = 1 << 20;
+/// The least that a caller must read within [`SLOW_CALLER_LIMIT`] while other connections wait for its memory.
+const MIN_READ: usize = 1 << 20;
 
-/// How often a write that does not go on is looked at.
-const LOOK: Duration = Duration::from_millis(250);
+/// How often a blocked write is checked.
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
 #[derive(Debug)]
 pub(super) struct Outbox {
     max_in_flight: usize,
     max_output: usize,
-    share: Share,
+    memory: ConnectionMemory,
     state: Mutex<State>,
     /// Wakes the reader, which waits for room, and the writer, which waits for answers.
     room: Notify,
@@ -45,7 +45,7 @@ pub(super) struct Outbox {
     stream_room: Notify,
 }
 
-/// Nobody reads any more.
+/// The connection is closed: its caller reads no more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Closed;
 
@@ -53,13 +53,13 @@ pub(super) struct Closed;
 struct State {
     in_flight: usize,
     queue: VecDeque<Item>,
-    /// In the queue, without those that have a reservation.
+    /// Bytes in the queue, except those with a reservation.
     unread: usize,
-    /// Taken by the writer, and not on its way yet.
+    /// Bytes that the writer has taken and not written yet.
     writing: usize,
-    /// No more requests are expected: done once everything is answered.
+    /// No more requests follow: the outbox is done once every request is answered.
     finishing: bool,
-    /// Nobody reads any more: answers are dropped.
+    /// The caller reads no more: answers are dropped.
     closed: bool,
 }
 
@@ -70,7 +70,7 @@ enum Item {
     Reserved(ReservedLine),
 }
 
-/// A line whose memory was counted before there was an answer.
+/// A line whose memory was reserved before the answer was made.
 #[derive(Debug)]
 struct ReservedLine {
     line: Line,
@@ -78,10 +78,10 @@ struct ReservedLine {
 }
 
 impl ReservedLine {
-    /// Appends the next piece, and gives back its memory; false once there is none left.
+    /// Appends the next piece and releases its memory. Returns false once the line is complete.
     fn put_piece(&mut self, out: &mut Vec<u8>) -> bool {
         let put = self.line.put_piece(out);
-        self.memory.shrink_to(self.line.held());
+        self.memory.shrink_to(self.line.unwritten_bytes());
         put
     }
 }
@@ -97,17 +97,17 @@ impl State {
 }
 
 impl Outbox {
-    pub(super) fn new(max_in_flight: usize, max_output: usize, share: Share) -> Arc<Self> {
+    pub(super) fn new(max_in_flight: usize, max_output: usize, memory: ConnectionMemory) -> Arc<Self> {
         let (room, work, stream_room) = (Notify::new(), Notify::new(), Notify::new());
-        Arc::new(Self { max_in_flight, max_output, share, state: Mutex::default(), room, work, stream_room })
+        Arc::new(Self { max_in_flight, max_output, memory, state: Mutex::default(), room, work, stream_room })
     }
 
-    /// The memory of this connection.
-    pub(super) fn share(&self) -> &Share {
-        &self.share
+    /// Returns the memory of this connection.
+    pub(super) fn memory(&self) -> &ConnectionMemory {
+        &self.memory
     }
 
-    /// Waits until one more request can be taken on. For a single reader.
+    /// Waits until one more request can be accepted. For a single reader.
     pub(super) async fn admit(self: &Arc<Self>) -> Ticket {
         loop {
             {
@@ -115,29 +115,29 @@ impl Outbox {
                 let unread = state.unread + state.writing;
                 if state.in_flight < self.max_in_flight && unread < self.max_output {
                     state.in_flight += 1;
-                    return Ticket { outbox: Arc::clone(self), id: None, answer: None, held: Mutex::default() };
+                    return Ticket { outbox: Arc::clone(self), id: None, answer: None, reserved: Mutex::default() };
                 }
             }
             self.room.notified().await;
         }
     }
 
-    /// Lets [`Outbox::write_to`] end once everything is answered and written.
+    /// Lets [`Outbox::write_to`] return once every request is answered and written.
     pub(super) fn finish(&self) {
         self.state().finishing = true;
         self.work.notify_one();
     }
 
-    /// Writes answers as they come, all that are ready at once, until [`Outbox::finish`] or until the caller has taken
-    /// nothing for `stall`, or too little while it holds memory that others wait for. For a single writer.
+    /// Writes answers as they come, all that are ready at once, until [`Outbox::finish`], or until the caller has read
+    /// no byte for `stall`, or too few while it holds memory that others wait for. For a single writer.
     pub(super) async fn write_to(&self, mut sink: impl AsyncWrite + Unpin, stall: Duration) -> io::Result<()> {
         let _closed = CloseOnDrop(self);
         let (mut batch, mut current) = (Vec::new(), None);
-        let mut pace = Pace::default();
+        let mut rate = ReadRate::default();
         while self.take(&mut batch, &mut current).await {
             let mut rest = batch.as_slice();
             while !rest.is_empty() {
-                let written = self.write(&mut sink, rest, stall, &mut pace).await?;
+                let written = self.write(&mut sink, rest, stall, &mut rate).await?;
                 rest = &rest[written..];
             }
         }
@@ -149,22 +149,22 @@ impl Outbox {
         sink: &mut (impl AsyncWrite + Unpin),
         bytes: &[u8],
         stall: Duration,
-        pace: &mut Pace,
+        rate: &mut ReadRate,
     ) -> io::Result<usize> {
         let begun = Instant::now();
         let mut looked = begun;
         let mut writing = std::pin::pin!(sink.write(bytes));
         loop {
-            let written = tokio::time::timeout(LOOK.min(stall), &mut writing).await;
+            let written = tokio::time::timeout(POLL_INTERVAL.min(stall), &mut writing).await;
             let now = Instant::now();
-            pace.blocked += now - looked;
+            rate.blocked += now - looked;
             looked = now;
             if let Ok(written) = written {
-                pace.taken += *written.as_ref().unwrap_or(&0);
+                rate.taken += *written.as_ref().unwrap_or(&0);
                 return written;
             }
-            if pace.was_slow() && self.share.is_in_the_way() {
-                tracing::warn!("closing a connection that does not read while others wait for the memory it holds");
+            if rate.was_slow() && self.memory.blocks_others() {
+                tracing::warn!("closing a slow reader: other connections wait for its memory");
                 return Err(io::ErrorKind::TimedOut.into());
             }
             if now - begun >= stall {
@@ -173,7 +173,7 @@ impl Outbox {
         }
     }
 
-    /// Exchanges the written batch for the next one; false once there is none to come.
+    /// Replaces the written batch by the next one. Returns false once no more batches follow.
     async fn take(&self, batch: &mut Vec<u8>, current: &mut Option<ReservedLine>) -> bool {
         batch.clear();
         if batch.capacity() > 2 * USUAL_BUFFER {
@@ -210,11 +210,11 @@ impl Outbox {
         }
     }
 
-    /// Waits until the caller has read enough of what it has been sent, and only then encodes what it is sent next.
-    /// Nothing is sent if it is dropped before.
+    /// Waits until the caller has read enough, and only then encodes and queues the next line. Cancel-safe: a dropped
+    /// call queues no line.
     async fn push(&self, encode: impl FnOnce() -> Vec<u8>) -> Result<(), Closed> {
         loop {
-            // Made before the look, so that no room made in between is missed.
+            // Created before the check, so that a notification in between is not missed.
             let room = self.stream_room.notified();
             {
                 let mut state = self.state();
@@ -232,12 +232,12 @@ impl Outbox {
         Ok(())
     }
 
-    fn settle(&self, answer: Option<Line>, memory: Option<Reservation>) {
+    fn complete(&self, answer: Option<Line>, memory: Option<Reservation>) {
         let mut state = self.state();
         state.in_flight -= 1;
         match (answer, memory) {
             (Some(line), Some(mut memory)) if !state.closed => {
-                memory.shrink_to(line.held());
+                memory.shrink_to(line.unwritten_bytes());
                 state.queue.push_back(Item::Reserved(ReservedLine { line, memory }));
             }
             (Some(line), None) if !state.closed => state.put(&line.into_bytes()),
@@ -254,43 +254,44 @@ impl Outbox {
     }
 }
 
-/// How fast a caller reads while there is something to read.
+/// The rate at which a caller reads while writes to it block.
 #[derive(Debug, Default)]
-struct Pace {
+struct ReadRate {
     blocked: Duration,
     taken: usize,
 }
 
-impl Pace {
-    /// Whether the last [`PATIENCE`] of waiting for the caller was too long. To be asked whenever a write does not go on.
+impl ReadRate {
+    /// Returns whether the caller read too little within the last [`SLOW_CALLER_LIMIT`] of blocked time. To be called
+    /// while a write is blocked.
     fn was_slow(&mut self) -> bool {
-        if self.blocked < PATIENCE {
+        if self.blocked < SLOW_CALLER_LIMIT {
             return false;
         }
-        std::mem::take(self).taken < LEAST_READ
+        std::mem::take(self).taken < MIN_READ
     }
 }
 
-/// The right, and the duty, to answer one request.
+/// The right and the duty to answer one request.
 #[derive(Debug)]
 pub(super) struct Ticket {
     outbox: Arc<Outbox>,
     id: Option<Id>,
     answer: Option<Line>,
-    held: Mutex<Held>,
+    reserved: Mutex<RequestMemory>,
 }
 
-/// Memory that is counted for one request.
+/// The memory that is reserved for one request.
 #[derive(Debug, Default)]
-struct Held {
-    /// Until it is answered.
+struct RequestMemory {
+    /// Held until the request is answered.
     request: Option<Reservation>,
-    /// Until its answer is read.
+    /// Held until the answer is read.
     answer: Option<Reservation>,
 }
 
 impl Ticket {
-    /// The request turned out to want an answer, under this id.
+    /// Sets the id of the request. A request without an id gets no answer.
     pub(super) fn identified(mut self, id: Option<Id>) -> Self {
         self.id = id;
         self
@@ -300,27 +301,27 @@ impl Ticket {
         self.id.is_some()
     }
 
-    /// The memory of the connection.
-    pub(super) fn share(&self) -> &Share {
-        &self.outbox.share
+    /// Returns the memory of the connection.
+    pub(super) fn memory(&self) -> &ConnectionMemory {
+        &self.outbox.memory
     }
 
-    /// Keeps the memory of the request itself until it is answered.
-    pub(super) fn hold_request(&self, memory: Reservation) {
-        self.held().request = Some(memory);
+    /// Holds the memory of the request until it is answered.
+    pub(super) fn hold_request_memory(&self, memory: Reservation) {
+        self.reserved().request = Some(memory);
     }
 
-    /// For a request whose content outlives its answer.
-    pub(super) fn take_request(&self) -> Option<Reservation> {
-        self.held().request.take()
+    /// Takes the memory of a request whose content outlives its answer.
+    pub(super) fn take_request_memory(&self) -> Option<Reservation> {
+        self.reserved().request.take()
     }
 
-    /// Keeps the memory of the answer until it is read.
-    pub(super) fn hold_answer(&self, memory: Reservation) {
-        self.held().answer.get_or_insert_default().add(memory);
+    /// Holds the memory of the answer until it is read.
+    pub(super) fn hold_answer_memory(&self, memory: Reservation) {
+        self.reserved().answer.get_or_insert_default().add(memory);
     }
 
-    /// Sends something ahead of the answer, under the same id. A request without an id is sent nothing.
+    /// Sends a notification with the id of the request, ahead of its answer. Fails for a request without an id.
     pub(super) async fn notify(&self, notification: Notification<'_>) -> Result<(), Closed> {
         match &self.id {
             Some(id) => self.outbox.push(|| notification.encode(id)).await,
@@ -332,21 +333,21 @@ impl Ticket {
         self.answer = self.id.take().map(|id| response::encode(&id, outcome));
     }
 
-    fn held(&self) -> MutexGuard<'_, Held> {
-        // No panic can leave it half changed.
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    fn reserved(&self) -> MutexGuard<'_, RequestMemory> {
+        // No panic can leave the state half changed.
+        self.reserved.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        // Still there only if the task that was to answer panicked.
+        // The id is left only if the task of the request panicked.
         if let Some(id) = self.id.take() {
-            let defect = Kind::Internal.error("the service failed while it worked on this request");
+            let defect = ErrorKind::Internal.error("the service failed during this request; see its log");
             self.answer = Some(response::encode(&id, Err(defect)));
         }
-        let memory = self.held().answer.take();
-        self.outbox.settle(self.answer.take(), memory);
+        let memory = self.reserved().answer.take();
+        self.outbox.complete(self.answer.take(), memory);
     }
 }
 
@@ -358,7 +359,7 @@ impl Drop for CloseOnDrop<'_> {
         state.closed = true;
         state.queue = VecDeque::new();
         drop(state);
-        self.0.share.close();
+        self.0.memory.close();
         self.0.stream_room.notify_waiters();
     }
 }
@@ -367,13 +368,13 @@ impl Drop for CloseOnDrop<'_> {
 mod tests {
     use super::*;
     use crate::server::Limits;
-    use crate::server::memory::{Holding, Memory};
+    use crate::server::memory::{Memory, Retention};
     use futures_util::FutureExt;
     use serde_json::Value;
     use std::pin::Pin;
     use std::task::{Context, Poll};
 
-    const PATIENCE: Duration = Duration::from_secs(10);
+    const STALL_LIMIT: Duration = Duration::from_secs(10);
 
     fn request(id: u32) -> Option<Id> {
         let line = format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"system.info"}}"#);
@@ -382,14 +383,14 @@ mod tests {
 
     fn outbox(max_in_flight: usize, max_output: usize) -> Arc<Outbox> {
         let memory = Memory::new(&Limits::default());
-        Outbox::new(max_in_flight, max_output, memory.share())
+        Outbox::new(max_in_flight, max_output, memory.for_connection())
     }
 
     fn refusal() -> Result<Answer, Error> {
-        Err(Kind::Busy.error("later"))
+        Err(ErrorKind::Busy.error("later"))
     }
 
-    /// Remembers each write by itself.
+    /// A sink that records each write.
     #[derive(Debug, Default)]
     struct Writes(Vec<Vec<u8>>);
 
@@ -416,7 +417,7 @@ mod tests {
         }
         outbox.finish();
         let mut writes = Writes::default();
-        outbox.write_to(&mut writes, PATIENCE).await.expect("written");
+        outbox.write_to(&mut writes, STALL_LIMIT).await.expect("written");
         assert_eq!(writes.0.len(), 1);
         assert_eq!(writes.0[0].iter().filter(|byte| **byte == b'\n').count(), 5);
     }
@@ -432,13 +433,13 @@ mod tests {
         assert!(task.await.is_err());
         outbox.finish();
         let mut writes = Writes::default();
-        outbox.write_to(&mut writes, PATIENCE).await.expect("written");
+        outbox.write_to(&mut writes, STALL_LIMIT).await.expect("written");
         let answer: Value = serde_json::from_slice(&writes.0[0]).expect("JSON");
         assert_eq!((&answer["id"], &answer["error"]["data"]["kind"]), (&7.into(), &"internal".into()));
     }
 
     #[tokio::test]
-    async fn a_notification_takes_a_place_and_gets_no_answer() {
+    async fn a_notification_counts_as_in_flight_and_gets_no_answer() {
         let outbox = outbox(1, 1 << 20);
         let ticket = outbox.admit().await.identified(None);
         assert!(outbox.admit().now_or_never().is_none());
@@ -446,7 +447,7 @@ mod tests {
         outbox.admit().await.identified(None).answer(refusal());
         outbox.finish();
         let mut writes = Writes::default();
-        outbox.write_to(&mut writes, PATIENCE).await.expect("written");
+        outbox.write_to(&mut writes, STALL_LIMIT).await.expect("written");
         assert!(writes.0.is_empty());
     }
 
@@ -458,7 +459,7 @@ mod tests {
         let (sink, mut reader) = tokio::io::duplex(16);
         let writing = tokio::spawn({
             let outbox = Arc::clone(&outbox);
-            async move { outbox.write_to(sink, PATIENCE).await }
+            async move { outbox.write_to(sink, STALL_LIMIT).await }
         });
         tokio::task::yield_now().await;
         assert!(outbox.admit().now_or_never().is_none(), "taken by the writer, but not by the reader");
@@ -483,7 +484,7 @@ mod tests {
         let (sink, reader) = tokio::io::duplex(1 << 10);
         let writing = tokio::spawn({
             let outbox = Arc::clone(&outbox);
-            async move { outbox.write_to(sink, PATIENCE).await }
+            async move { outbox.write_to(sink, STALL_LIMIT).await }
         });
         assert_eq!(ticket.notify(gap).await, Ok(()));
         drop(reader);
@@ -492,7 +493,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_caller_that_takes_nothing_is_given_up() {
+    async fn a_caller_that_reads_no_bytes_is_disconnected() {
         let outbox = outbox(8, 1 << 20);
         outbox.admit().await.identified(request(1)).answer(refusal());
         let (sink, _unread) = tokio::io::duplex(16);
@@ -504,35 +505,35 @@ mod tests {
     async fn memory_of_an_answer_is_held_until_it_is_read() {
         let limits = Limits { max_memory: 4 << 20, max_memory_per_connection: 2 << 20, ..Limits::default() };
         let memory = Memory::new(&limits);
-        let outbox = Outbox::new(8, 1 << 20, memory.share());
+        let outbox = Outbox::new(8, 1 << 20, memory.for_connection());
         let ticket = outbox.admit().await.identified(request(1));
         let all = 2 << 20;
-        ticket.hold_answer(ticket.share().pooled(all, Holding::Brief).await.expect("open"));
+        ticket.hold_answer_memory(ticket.memory().pooled(all, Retention::Brief).await.expect("open"));
         ticket.answer(refusal());
-        assert!(outbox.share().pooled(all, Holding::Brief).now_or_never().is_none(), "not read yet");
+        assert!(outbox.memory().pooled(all, Retention::Brief).now_or_never().is_none(), "not read yet");
         outbox.finish();
         let mut writes = Writes::default();
-        outbox.write_to(&mut writes, PATIENCE).await.expect("written");
+        outbox.write_to(&mut writes, STALL_LIMIT).await.expect("written");
         assert_eq!(writes.0.len(), 1);
-        assert!(memory.share().pooled(all, Holding::Brief).now_or_never().is_some());
+        assert!(memory.for_connection().pooled(all, Retention::Brief).now_or_never().is_some());
     }
 
     #[tokio::test]
-    async fn a_caller_that_does_not_read_is_cut_off_early_while_others_wait_for_its_memory() {
+    async fn a_slow_reader_is_disconnected_early_while_others_wait_for_its_memory() {
         let limits = Limits { max_memory: 4 << 20, max_memory_per_connection: 2 << 20, ..Limits::default() };
         let memory = Memory::new(&limits);
-        let shares = [memory.share(), memory.share()];
-        let outbox = Outbox::new(8, 1 << 20, memory.share());
+        let connections = [memory.for_connection(), memory.for_connection()];
+        let outbox = Outbox::new(8, 1 << 20, memory.for_connection());
         let ticket = outbox.admit().await.identified(request(1));
-        ticket.hold_answer(ticket.share().pooled(2 << 20, Holding::Brief).await.expect("open"));
+        ticket.hold_answer_memory(ticket.memory().pooled(2 << 20, Retention::Brief).await.expect("open"));
         ticket.notify(Notification::Gap { after: 1, resumes_at: 2 }).await.expect("open");
-        let _other = shares[0].pooled(2 << 20, Holding::Brief).await.expect("open");
+        let _other = connections[0].pooled(2 << 20, Retention::Brief).await.expect("open");
         let (sink, _unread) = tokio::io::duplex(16);
         let cut_off = {
             let outbox = Arc::clone(&outbox);
             tokio::spawn(async move { outbox.write_to(sink, Duration::from_secs(3600)).await })
         };
-        let waiting = shares[1].pooled(2 << 20, Holding::Brief);
+        let waiting = connections[1].pooled(2 << 20, Retention::Brief);
         let (waited, ended) = tokio::join!(waiting, async {
             let ended = cut_off.await.expect("no panic");
             drop(ticket);

@@ -1,19 +1,19 @@
-//! Somebody watches events: what the journal has from a cursor on, then what happens, without loss and without
-//! repetition.
+//! A watch of events: the events of the journal after a cursor, then live events, without loss and without repetition.
 //!
 //! ```text
-//! subscribe ─▶ read the journal from the cursor to its end ─▶ take what comes ──┐
+//! subscribe ─▶ read the journal from the cursor to its end ─▶ send live events ─┐
 //!                       ▲                                                       │
-//!                       └──────────── fell behind: some of it was dropped ──────┘
+//!                       └──────────── the watcher lagged: events dropped ───────┘
 //! ```
 //!
-//! Whoever is slow waits for its own connection alone. What is dropped for it meanwhile is still in the journal; only if
-//! it is gone from there, too, is there a gap, and then it is announced.
+//! A slow watcher delays only its own connection. Live events that are dropped meanwhile are read from the journal. If
+//! they are pruned from the journal too, the watcher gets a gap notification.
 
 use std::sync::Arc;
 
 use sandboxd_actors::domain::ids::ChatId;
 use sandboxd_actors::journal::{EventPage, JournalHandle, LifecycleEvent};
+use sandboxd_protocol::error::Error;
 use sandboxd_protocol::event::WatchResult;
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::{RecvError, TryRecvError};
@@ -21,14 +21,14 @@ use tokio_util::sync::CancellationToken;
 
 use super::outbox::{Closed, Ticket};
 use crate::protocol::answer::Answer;
-use crate::protocol::error::{Error, of_journal};
+use crate::protocol::error::of_journal;
 use crate::protocol::notification::Notification;
 use crate::protocol::params;
 
-/// How many events are read at a time.
+/// Events per read of the journal.
 const PAGE: usize = 256;
 
-/// A watch that has begun: nothing that happens from now on is missed.
+/// A watch with its subscription: no later event is missed.
 #[derive(Debug)]
 pub(super) struct Watch {
     journal: JournalHandle,
@@ -42,7 +42,7 @@ impl Watch {
         Self { journal: journal.clone(), live: journal.subscribe(), after, chat }
     }
 
-    /// Sends events until `ending`, or until nobody reads them.
+    /// Sends events until `ending`, or until the caller reads no more.
     pub(super) async fn run(mut self, ticket: &Ticket, ending: &CancellationToken) -> Result<Answer, Error> {
         let cursor = self.start().await?;
         let mut progress = Progress { ticket, chat: self.chat, cursor };
@@ -58,17 +58,17 @@ impl Watch {
         }
     }
 
-    /// The last event that is not wanted any more.
+    /// Returns the sequence of the last event before the watch.
     async fn start(&mut self) -> Result<u64, Error> {
         if let Some(after @ 1..) = self.after {
             return Ok(after);
         }
         let EventPage { kept_from, last, .. } = self.journal.events(0, None, 0).await.map_err(of_journal)?;
         if self.after.is_some() {
-            // Whoever knows no event yet asks for all there are.
+            // A cursor of zero requests all events that the journal has.
             return Ok(kept_from.saturating_sub(1));
         }
-        // What has come since the subscription is wanted already.
+        // Events since the subscription belong to the watch.
         let mut dropped = 0;
         loop {
             match self.live.try_recv() {
@@ -94,12 +94,12 @@ impl From<Closed> for Stop {
 struct Progress<'a> {
     ticket: &'a Ticket,
     chat: Option<ChatId>,
-    /// Everything up to this event was sent, or is of another chat.
+    /// All events up to this one are sent or belong to other chats.
     cursor: u64,
 }
 
 impl Progress<'_> {
-    /// Ends by itself only with the journal.
+    /// Sends events. Returns only when the journal ends.
     async fn follow(&mut self, journal: &JournalHandle, live: &mut Receiver<Arc<LifecycleEvent>>) -> Result<(), Stop> {
         self.catch_up(journal).await?;
         loop {
@@ -115,7 +115,7 @@ impl Progress<'_> {
         loop {
             let page =
                 journal.events(self.cursor, self.chat, PAGE).await.map_err(|error| Stop::Failed(of_journal(error)))?;
-            // Pruned, or the cursor is of another journal.
+            // The next event is pruned, or the cursor belongs to another journal.
             if self.cursor + 1 < page.kept_from || self.cursor > page.last {
                 let gap = Notification::Gap { after: self.cursor, resumes_at: page.kept_from };
                 self.ticket.notify(gap).await?;

@@ -8,7 +8,7 @@ use super::{ServiceError, setting};
 use crate::config::{Config, Principal};
 use crate::server::access::{Access, Allowed, UnknownAccount};
 use crate::server::accounts::Accounts;
-use crate::server::entry::{DEFAULT_GROUP, Entry, KeptOut};
+use crate::server::entry::{DEFAULT_GROUP, ExcludedCaller, SocketAccess};
 use crate::server::listener::SocketOptions;
 
 pub fn allowed(config: &Config) -> Allowed {
@@ -56,14 +56,15 @@ fn may_assign(gid: u32) -> bool {
 }
 
 /// Returns the callers that the configuration allows but that cannot open the socket that the service would create.
-pub fn kept_out(config: &Config) -> Vec<KeptOut> {
+pub fn excluded_callers(config: &Config) -> Vec<ExcludedCaller> {
     let mut accounts = Accounts::of_host();
     let gid = group(config, &mut accounts).ok().flatten().unwrap_or_else(|| getegid().as_raw());
-    let entry = Entry { uid: geteuid().as_raw(), gid, mode: config.socket.mode.bits() };
-    entry.kept_out(&allowed(config), &mut accounts)
+    let access = SocketAccess { uid: geteuid().as_raw(), gid, mode: config.socket.mode.bits() };
+    access.excluded_callers(&allowed(config), &mut accounts)
 }
 
 /// Returns the same for an existing socket, or an empty list if its metadata cannot be read.
-pub(super) fn kept_out_of(socket: &Path, config: &Config) -> Vec<KeptOut> {
-    Entry::of(socket).map(|entry| entry.kept_out(&allowed(config), &mut Accounts::of_host())).unwrap_or_default()
+pub(super) fn excluded_callers_of(socket: &Path, config: &Config) -> Vec<ExcludedCaller> {
+    let access = SocketAccess::of(socket);
+    access.map(|access| access.excluded_callers(&allowed(config), &mut Accounts::of_host())).unwrap_or_default()
 }

@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use super::ServiceError;
 use crate::guest::GuestsOnDisk;
 use crate::instance_lock::{InstanceLock, InstanceLockError};
-use crate::server::guest::keep_all;
+use crate::server::guest::follow_detached_commands;
 
 /// The pauses between two attempts, if the engine does not answer.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
@@ -84,7 +84,7 @@ impl StartUp {
                 if self.resumed.sessions.insert(sandbox.session)
                     && let Some(guest) = self.guests.of(sandbox.session)
                 {
-                    keep_all(self.sandboxes.clone(), guest, sandbox.chat);
+                    follow_detached_commands(self.sandboxes.clone(), guest, sandbox.chat);
                 }
             }
             after = page.next;

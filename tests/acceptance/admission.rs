@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::daemon::Daemon;
 
 /// Returns the limit kind and the limit of an `admission_denied` error, which must have a `retry_after`.
-fn denied(failure: sandboxd::client::Failure) -> (Value, Value) {
+fn denied(failure: sandboxd_protocol::error::Error) -> (Value, Value) {
     assert_eq!((failure.data.kind.as_str(), failure.data.retryable), ("admission_denied", true), "{failure:?}");
     let seconds = failure.data.details["retry_after"].as_f64().expect("a duration");
     assert!((1.0..=30.0).contains(&seconds), "{seconds}");

@@ -143,7 +143,7 @@ async fn a_disk_limit_is_kept_or_refused_with_its_reason() {
             assert!(!shown.contains("written"), "{shown}");
         }
         Err(failure) => {
-            assert_eq!(failure.data.kind, "sandbox_start_failed");
+            assert_eq!(failure.data.kind.as_str(), "sandbox_start_failed");
             assert!(failure.message.contains("storage driver"), "{failure:?}");
             assert_eq!(service.containers().await.count().await, 0);
         }
@@ -296,7 +296,7 @@ async fn a_foreign_container_under_the_chats_name_is_reported_and_left_alone() {
     let name = format!("sandboxd-{}-{}", service.name(), chat.chat_id());
     let foreign = containers.create_foreign(&name).await;
     let failure = service.refused(&chat).await;
-    assert_eq!(failure.data.kind, "sandbox_start_failed");
+    assert_eq!(failure.data.kind.as_str(), "sandbox_start_failed");
     let details = &failure.data.details;
     assert_eq!((&details["cause"], &details["container_id"]), (&json!("name_taken"), &json!(foreign.id)));
     assert!(failure.message.contains(&name) && failure.message.contains(&foreign.id), "{failure:?}");

@@ -55,7 +55,7 @@ async fn delete_during_create_cancels_it_and_leaves_no_container() {
     let deleted = service.delete(&chat).await.expect("deleted");
     assert_eq!((&deleted["result"], &deleted["container_id"]), (&json!("deleted"), &json!(container)));
     let failure = creating.await.expect("no panic").expect_err("cancelled");
-    assert_eq!(failure.data.kind, "sandbox_start_failed");
+    assert_eq!(failure.data.kind.as_str(), "sandbox_start_failed");
     assert_eq!(failure.data.details["cause"], "deleted");
     assert_eq!(containers.count().await, 0);
 }

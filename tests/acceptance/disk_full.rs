@@ -87,9 +87,9 @@ async fn a_full_disk_is_reported_loses_no_sandbox_and_the_service_recovers() {
     assert!(health["state"]["writable"] == false && why.contains("full"), "{health}");
 
     let refused = service.refused(&service.new_chat()).await;
-    assert!(refused.data.kind == "journal_unavailable" && refused.data.retryable, "{refused:?}");
+    assert!(refused.data.kind.as_str() == "journal_unavailable" && refused.data.retryable, "{refused:?}");
     let refused = service.delete(&chats[0]).await.expect_err("not on disk");
-    assert!(refused.data.kind == "journal_unavailable" && refused.data.retryable, "{refused:?}");
+    assert!(refused.data.kind.as_str() == "journal_unavailable" && refused.data.retryable, "{refused:?}");
     assert_eq!(service.containers().await.count().await, 2, "no container of a sandbox is removed");
     service.assert_usable(&chats[1]).await;
 

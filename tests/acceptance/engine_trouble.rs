@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use sandboxd::client::Failure;
+use sandboxd_protocol::error::Error;
 use serde_json::json;
 
 use crate::containers::id_of;
@@ -33,7 +33,7 @@ async fn impatient() -> (Daemon, InterposedEngine) {
     (installation.start().await, engine)
 }
 
-fn assert_unavailable(failure: &Failure) {
+fn assert_unavailable(failure: &Error) {
     assert_eq!((failure.data.kind.as_str(), failure.data.retryable), ("engine_unavailable", true), "{failure:?}");
 }
 

@@ -13,7 +13,12 @@ use crate::guest::sandbox;
 
 const WITHOUT_INIT: &str = "profiles.default = { network = 'none', memory = '64MiB', pids = 64, init = false }";
 
-async fn refused(service: &Daemon, chat: &CreateParams, method: &str, mut params: Value) -> sandboxd::client::Failure {
+async fn refused(
+    service: &Daemon,
+    chat: &CreateParams,
+    method: &str,
+    mut params: Value,
+) -> sandboxd_protocol::error::Error {
     params["chat_id"] = json!(chat.chat_id());
     service.call(method, params).await.expect_err("it cannot be done")
 }
@@ -52,7 +57,7 @@ async fn commands_run_without_an_init() {
     assert_eq!((&stdout["bytes"], &stdout["truncated"]), (&json!(300000), &json!(true)));
     for params in [json!({ "command": ["no-such-program"] }), json!({ "command": "true", "cwd": "/missing" })] {
         let failure = refused(&service, &chat, "sandbox.exec", params).await;
-        assert_eq!(failure.data.kind, "command_not_started", "{failure:?}");
+        assert_eq!(failure.data.kind.as_str(), "command_not_started", "{failure:?}");
     }
 }
 
@@ -161,7 +166,7 @@ async fn another_user_cannot_read_the_secret() {
     let code = json!({ "language": "sh", "code": "id -u", "user": "1000" });
     assert_eq!(service.ask_guest(&chat, "sandbox.run_code", code).await["stdout"]["text"], "1000\n");
     let failure = refused(&service, &chat, "sandbox.exec", json!({ "command": "true", "user": "nobody-such" })).await;
-    assert_eq!(failure.data.kind, "command_not_started", "{failure:?}");
+    assert_eq!(failure.data.kind.as_str(), "command_not_started", "{failure:?}");
     let params = json!({ "command": "sleep 1006", "user": "1000", "detach": true });
     let command = service.ask_guest(&chat, "sandbox.exec", params).await["command_id"].clone();
     let listed = service.ask_guest(&chat, "sandbox.commands", json!({})).await["commands"].clone();
@@ -182,7 +187,7 @@ async fn an_image_from_scratch_says_what_it_lacks() {
     service.ask_guest(&chat, "sandbox.write_file", json!({ "path": "/new/f", "text": "x", "parents": true })).await;
     assert_eq!(service.ask_guest(&chat, "sandbox.read_file", json!({ "path": "/new/f" })).await["text"], "x");
     let failure = refused(&service, &chat, "sandbox.remove_file", json!({ "path": "/new/f" })).await;
-    assert_eq!(failure.data.kind, "file_error");
+    assert_eq!(failure.data.kind.as_str(), "file_error");
     assert!(failure.message.contains("the image has no rm"), "{failure:?}");
 }
 

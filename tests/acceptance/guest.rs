@@ -115,7 +115,7 @@ async fn a_sandbox_that_ends_ends_its_processes_and_leaves_no_files_on_the_host(
     .await;
     service.delete(&chat).await.expect("deleted");
     let failure = running.await.expect("no panic").expect_err("it did not end by itself");
-    assert_eq!(failure.data.kind, "guest_unreachable", "{failure:?}");
+    assert_eq!(failure.data.kind.as_str(), "guest_unreachable", "{failure:?}");
     eventually("no files are left", || async {
         (std::fs::read_dir(&sandboxes).expect("a directory").count() == 0).then_some(())
     })

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use sandboxd::client::{Client, ClientError};
+use sandboxd_protocol::method::Method;
 use serde_json::Value;
 
 use crate::create_params::CreateParams;
@@ -25,7 +26,7 @@ fn chat_below(service: &Daemon, name: &str) -> CreateParams {
 
 fn is_unavailable(outcome: Result<Value, ClientError>) {
     let Err(ClientError::Failed(failure)) = outcome else { panic!("no failure: {outcome:?}") };
-    assert_eq!(failure.data.kind, "path_unavailable", "{failure:?}");
+    assert_eq!(failure.data.kind.as_str(), "path_unavailable", "{failure:?}");
     assert!(failure.data.retryable, "{failure:?}");
     assert_eq!(failure.data.details["field"], "volume_host_path", "{failure:?}");
 }
@@ -44,7 +45,7 @@ async fn creates_on_a_hanging_file_system_stop_no_other_chat() {
         clients.push(service.connect().await);
     }
     let creating = clients.iter().zip(hung.chunks(CREATES)).flat_map(|(client, chats)| {
-        chats.iter().map(move |chat| async move { client.call::<Value>("sandbox.create", chat).await })
+        chats.iter().map(move |chat| async move { client.call::<Value>(Method::SandboxCreate, chat).await })
     });
     let creating = tokio::time::timeout(PATIENCE, futures_util::future::join_all(creating));
     let others = async {
@@ -63,7 +64,7 @@ async fn creates_on_a_hanging_file_system_stop_no_other_chat() {
     outcomes.expect("each caller is answered").into_iter().for_each(is_unavailable);
 
     // The service knows that the mount hangs, so the next caller does not wait for the time limit.
-    is_unavailable(clients[0].call::<Value>("sandbox.create", &hung[0]).await);
+    is_unavailable(clients[0].call::<Value>(Method::SandboxCreate, &hung[0]).await);
     drop(mount);
     eventually("the same path works again", || async { service.create(&hung[0]).await.ok() }).await;
 

@@ -10,7 +10,9 @@ mod submodules;
 use std::path::Path;
 
 use futures_util::future::join_all;
-use sandboxd::client::{Client, Failure};
+use sandboxd::client::Client;
+use sandboxd_protocol::error::Error;
+use sandboxd_protocol::method::Method;
 use serde_json::{Value, json};
 
 use crate::containers::Containers;
@@ -29,7 +31,7 @@ async fn builder_setup(settings: &str) -> (Daemon, String) {
 }
 
 /// Returns the progress messages and the answer of a request.
-async fn followed(client: &Client, method: &str, params: Value) -> (Vec<String>, Result<Value, Failure>) {
+async fn followed(client: &Client, method: Method, params: Value) -> (Vec<String>, Result<Value, Error>) {
     let mut stream = client.stream(method, params).await.expect("sent");
     let mut messages = Vec::new();
     while let Some(notification) = stream.next().await {
@@ -40,7 +42,7 @@ async fn followed(client: &Client, method: &str, params: Value) -> (Vec<String>,
     let outcome = match stream.end().await {
         Ok(answer) => Ok(answer),
         Err(sandboxd::client::ClientError::Failed(failure)) => Err(failure),
-        Err(other) => panic!("{method}: {other}"),
+        Err(other) => panic!("{method:?}: {other}"),
     };
     (messages, outcome)
 }
@@ -73,7 +75,7 @@ async fn a_build_reports_its_steps_and_its_image_makes_sandboxes() {
     write(&context, "kept", "kept");
     write(&context, "left-out.key", "secret");
     let params = json!({ "context": context, "tag": tag, "args": { "WORD": "hello" } });
-    let (messages, built) = followed(&service.connect().await, "image.build", params).await;
+    let (messages, built) = followed(&service.connect().await, Method::ImageBuild, params).await;
     let built = built.expect("built");
     assert!(messages.iter().any(|line| line.starts_with("Step 3/") && line.contains("COPY")), "{messages:?}");
     let image = service.image(built["image_id"].as_str().expect("an id")).await.expect("it is listed");
@@ -101,7 +103,7 @@ async fn a_build_that_fails_names_its_step_and_leaves_no_image() {
     let before = ids(&containers).await;
     let params = json!({ "context": context, "tag": tag });
     let failure = service.call("image.build", params).await.expect_err("a step fails");
-    assert_eq!(failure.data.kind, "image_build_failed");
+    assert_eq!(failure.data.kind.as_str(), "image_build_failed");
     let step = failure.data.details["step"].as_str().expect("a step");
     assert!(step.starts_with("Step 3/") && step.contains("exit 7"), "{step}");
     let tail = failure.data.details["log_tail"].as_array().expect("lines");
@@ -181,10 +183,10 @@ async fn one_pull_serves_all_callers_and_outlives_the_first() {
     let registry = Registry::start(&service).await;
     let params = json!({ "image": registry.image() });
     let first = service.connect().await;
-    let stream = first.stream("image.pull", params.clone()).await.expect("sent");
+    let stream = first.stream(Method::ImagePull, params.clone()).await.expect("sent");
     registry.is_asked_for_a_layer().await;
     let callers = join_all((0..4).map(|_| service.connect())).await;
-    let others = callers.iter().map(|client| followed(client, "image.pull", params.clone()));
+    let others = callers.iter().map(|client| followed(client, Method::ImagePull, params.clone()));
     let others = join_all(others);
     let opening = async {
         drop((stream, first));

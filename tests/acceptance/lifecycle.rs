@@ -68,7 +68,7 @@ async fn get_and_list_match_create() {
     assert_eq!(service.list().await, created);
 
     let failure = service.get(&service.new_chat()).await.expect_err("no sandbox");
-    assert_eq!(failure.data.kind, "sandbox_not_found");
+    assert_eq!(failure.data.kind.as_str(), "sandbox_not_found");
 }
 
 #[tokio::test]
@@ -187,7 +187,7 @@ async fn a_create_that_conflicts_with_one_under_way_does_not_disturb_it() {
     let creating = service.creating(&chat).await;
     service.containers().await.only().await;
     let failure = service.refused(&chat.with("agent_id", "another")).await;
-    assert_eq!(failure.data.kind, "sandbox_conflict");
+    assert_eq!(failure.data.kind.as_str(), "sandbox_conflict");
     open_gate(&chat);
     assert_eq!(creating.await.expect("no panic").expect("created")["agent_id"], "agent");
 }

@@ -1,6 +1,7 @@
 //! Tests of logs and statistics with a real engine and real control groups.
 
 use sandboxd::client::Client;
+use sandboxd_protocol::method::Method;
 use serde_json::{Value, json};
 
 use crate::create_params::CreateParams;
@@ -26,7 +27,7 @@ struct Printed {
 
 async fn logs(client: &Client, chat: &CreateParams, mut params: Value) -> (Printed, Value) {
     params["chat_id"] = json!(chat.chat_id());
-    let mut stream = client.stream("sandbox.logs", params).await.expect("sent");
+    let mut stream = client.stream(Method::SandboxLogs, params).await.expect("sent");
     let mut printed = Printed::default();
     while let Some(notification) = stream.next().await {
         assert_eq!(notification.method, "sandbox.output");

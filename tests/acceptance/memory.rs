@@ -6,6 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use rustix::process::{Gid, Uid};
+use sandboxd_protocol::method::Method;
 use serde_json::{Value, json};
 
 use crate::create_params::CreateParams;
@@ -146,7 +147,7 @@ async fn long_requests_that_do_not_end_cost_little_memory_and_stop_no_other() {
     let chat_id = chat.chat_id();
     let client = service.connect().await;
     let sleeping = json!({ "chat_id": chat_id, "command": "sleep 1000", "stdin_follows": true });
-    let mut stream = client.stream("sandbox.exec", sleeping).await.expect("sent");
+    let mut stream = client.stream(Method::SandboxExec, sleeping).await.expect("sent");
     let started: Value = serde_json::from_str(stream.next().await.expect("started").params.get()).expect("JSON");
     // Standard input that the command does not read.
     let input = json!({ "chat_id": chat_id, "command_id": started["command_id"], "text": "x".repeat(1_000_000) });

@@ -204,7 +204,7 @@ impl Trial {
         let removal = async {
             loop {
                 match gone().await {
-                    Some(failure) => return assert_eq!(failure.data.kind, "sandbox_not_found", "{failure:?}"),
+                    Some(failure) => return assert_eq!(failure.data.kind.as_str(), "sandbox_not_found", "{failure:?}"),
                     None => tokio::time::sleep(Duration::from_millis(50)).await,
                 }
             }

@@ -2,7 +2,9 @@
 
 use bollard::query_parameters::TopOptions;
 use futures_util::future::join_all;
-use sandboxd::client::{Client, Failure};
+use sandboxd::client::Client;
+use sandboxd_protocol::error::Error;
+use sandboxd_protocol::method::Method;
 use serde_json::{Value, json};
 
 use crate::containers::id_of;
@@ -155,7 +157,7 @@ struct Requests<'a> {
 }
 
 impl Requests<'_> {
-    async fn ask(&self, method: &str, mut params: Value) -> Result<Value, Failure> {
+    async fn ask(&self, method: &str, mut params: Value) -> Result<Value, Error> {
         params["chat_id"] = json!(self.chat.chat_id());
         call(&self.client, method, params).await
     }
@@ -223,7 +225,7 @@ async fn a_branch_that_is_not_there_refuses_the_writes_that_waited_and_says_why(
         open_gate(&chat);
     });
     let failure = refused.expect_err("the sync has failed");
-    assert_eq!(failure.data.kind, "sync_failed");
+    assert_eq!(failure.data.kind.as_str(), "sync_failed");
     assert!(failure.message.contains("couldn't find remote ref no-such-branch"), "{}", failure.message);
     let sync = requests.sync().await;
     assert_eq!(sync["state"], "failed");
@@ -247,7 +249,7 @@ async fn an_attached_caller_does_not_disturb_a_sync() {
         .await;
         let attach = json!({ "chat_id": chat.chat_id(), "command_id": command, "stream": true });
         let onlooker = service.connect().await;
-        let mut seen = onlooker.stream("sandbox.attach", attach).await.expect("sent");
+        let mut seen = onlooker.stream(Method::SandboxAttach, attach).await.expect("sent");
         assert_eq!(seen.next().await.expect("it runs").method, "sandbox.started");
         if !stays {
             drop((seen, onlooker));

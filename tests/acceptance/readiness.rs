@@ -41,7 +41,7 @@ async fn a_sandbox_is_handed_out_once_its_port_accepts() {
     .await;
     assert_eq!(service.created(&service.new_chat()).await["status"], "running");
     let failure = service.refused(&service.new_chat().with("profile", "deaf")).await;
-    assert_eq!(failure.data.kind, "readiness_timeout");
+    assert_eq!(failure.data.kind.as_str(), "readiness_timeout");
     assert!(failure.data.details["last"].as_str().expect("a text").contains("7000"), "{failure:?}");
 }
 
@@ -67,9 +67,9 @@ async fn a_sandbox_is_handed_out_once_its_own_health_check_passes() {
     service.delete(&chat).await.expect("deleted");
 
     let failure = service.refused(&service.new_chat().with("profile", "sick")).await;
-    assert_eq!(failure.data.kind, "readiness_timeout");
+    assert_eq!(failure.data.kind.as_str(), "readiness_timeout");
     let failure = service.refused(&service.new_chat().with("profile", "unchecked")).await;
-    assert_eq!(failure.data.kind, "sandbox_start_failed");
+    assert_eq!(failure.data.kind.as_str(), "sandbox_start_failed");
     assert_eq!(failure.data.details["cause"], "no_health_check");
     assert_eq!(service.containers().await.count().await, 0);
 }
@@ -124,7 +124,7 @@ async fn a_service_that_accepts_and_stays_silent_does_not_outlast_the_limit() {
     .await;
     let asked = Instant::now();
     let failure = service.refused(&service.new_chat()).await;
-    assert_eq!(failure.data.kind, "readiness_timeout");
+    assert_eq!(failure.data.kind.as_str(), "readiness_timeout");
     // The rest of the time is the engine's, for starting and removing a container.
     assert!(asked.elapsed() < Duration::from_secs(15), "{:?}", asked.elapsed());
 }
@@ -154,7 +154,7 @@ async fn a_sandbox_that_dies_while_starting_fails_at_once_with_its_cause() {
     assert_eq!((&failure.data.details["cause"], &failure.data.details["signal"]), (&json!("killed"), &json!(9)));
 
     let failure = service.refused(&service.new_chat().with("profile", "missing")).await;
-    assert_eq!(failure.data.kind, "sandbox_start_failed");
+    assert_eq!(failure.data.kind.as_str(), "sandbox_start_failed");
     assert!(json!(failure).to_string().contains("/no/such/program"), "{failure:?}");
     assert_eq!(service.containers().await.count().await, 0);
 }

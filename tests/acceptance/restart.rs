@@ -1,6 +1,7 @@
 //! Tests of restarts, graceful or by a kill during an operation: the sandboxes stay.
 
 use rustix::process::Signal;
+use sandboxd_protocol::method::Method;
 use serde_json::{Value, json};
 
 use crate::containers::id_of;
@@ -59,7 +60,7 @@ async fn sandboxes_outlive_the_service_and_are_reused_by_the_next_one() {
     assert_same(&before, &after);
     assert_eq!(service.containers().await.count().await, 1);
     let conflict = service.refused(&chat.with("agent_id", "another")).await;
-    assert_eq!(conflict.data.kind, "sandbox_conflict");
+    assert_eq!(conflict.data.kind.as_str(), "sandbox_conflict");
     assert_eq!(service.delete(&chat).await.expect("deleted")["session_id"], before["session_id"]);
 }
 
@@ -138,7 +139,7 @@ async fn work_that_does_not_end_does_not_keep_the_service_from_stopping() {
     let service = Daemon::start(&format!("shutdown.grace = '300ms'\n{GATED}")).await;
     let chat = service.new_chat();
     let client = service.connect().await;
-    let creating = tokio::spawn(async move { client.call::<Value>("sandbox.create", chat).await });
+    let creating = tokio::spawn(async move { client.call::<Value>(Method::SandboxCreate, chat).await });
     service.containers().await.only().await;
     service.stop().await;
     creating.await.expect("no panic").expect_err("cut off");
@@ -151,7 +152,7 @@ async fn a_service_killed_in_the_middle_of_a_create_leaves_one_container_at_most
     let client = service.connect().await;
     let creating = {
         let chat = chat.clone();
-        tokio::spawn(async move { client.call::<Value>("sandbox.create", chat).await })
+        tokio::spawn(async move { client.call::<Value>(Method::SandboxCreate, chat).await })
     };
     service.containers().await.only().await;
     let installation = service.kill().await;

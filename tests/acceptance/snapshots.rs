@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use sandboxd::client::Failure;
+use sandboxd_protocol::error::Error;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
@@ -30,11 +30,11 @@ impl Daemon {
         page["snapshots"].as_array().expect("an array").clone()
     }
 
-    async fn delete_snapshot(&self, snapshot: &Value) -> Result<Value, Failure> {
+    async fn delete_snapshot(&self, snapshot: &Value) -> Result<Value, Error> {
         self.call("snapshot.delete", json!({ "snapshot_id": snapshot["snapshot_id"] })).await
     }
 
-    async fn delete_keeping(&self, chat: &CreateParams) -> Result<Value, Failure> {
+    async fn delete_keeping(&self, chat: &CreateParams) -> Result<Value, Error> {
         self.call("sandbox.delete", json!({ "chat_id": chat.chat_id(), "snapshot": true })).await
     }
 
@@ -115,7 +115,7 @@ async fn a_live_sandbox_is_reused_for_its_own_snapshot_alone() {
     service.created(&chat).await;
     let snapshot = service.snapshot(&chat).await;
     let conflict = service.refused(&restoring(&chat, &snapshot)).await;
-    assert_eq!(conflict.data.kind, "sandbox_conflict");
+    assert_eq!(conflict.data.kind.as_str(), "sandbox_conflict");
     assert_eq!(conflict.data.details["fields"], json!(["snapshot_id"]));
     service.delete(&chat).await.expect("deleted");
 
@@ -132,7 +132,7 @@ async fn a_live_sandbox_is_reused_for_its_own_snapshot_alone() {
     assert_eq!(service.delete_snapshot(&snapshot).await.expect("an answer")["result"], "deleted");
     assert_eq!(service.delete_snapshot(&snapshot).await.expect("an answer")["result"], "not_found");
     let failure = service.refused(&restoring(&chat, &snapshot)).await;
-    assert_eq!(failure.data.kind, "snapshot_not_found");
+    assert_eq!(failure.data.kind.as_str(), "snapshot_not_found");
     assert_eq!(failure.data.details["snapshot_id"], snapshot["snapshot_id"]);
     service.containers().await.none_is_left().await;
 }
@@ -262,7 +262,7 @@ async fn a_delete_whose_snapshot_fails_keeps_the_sandbox() {
         assert_eq!((failure.data.kind.as_str(), failure.data.retryable), ("snapshot_failed", true), "{failure:?}");
         let params = json!({ "chat_id": chat.chat_id() });
         let failure = service.call("sandbox.snapshot", params).await.expect_err("no snapshot");
-        assert_eq!(failure.data.kind, "snapshot_failed");
+        assert_eq!(failure.data.kind.as_str(), "snapshot_failed");
         let found = service.get(&chat).await.expect("it stays");
         assert_eq!((&found["status"], &found["session_id"]), (&json!("running"), &created["session_id"]));
         assert_eq!(service.snapshots(&chat).await, Vec::<Value>::new());
@@ -284,7 +284,7 @@ async fn an_expired_sandbox_stays_until_its_snapshot_succeeds() {
     eventually("it was tried", || async { service.log().contains("snapshot_failed").then_some(()) }).await;
     let found = service.get(&chat).await.expect("it stays");
     assert_eq!((&found["status"], &found["session_id"]), (&json!("running"), &created["session_id"]));
-    assert_eq!(service.refused(&chat).await.data.kind, "snapshot_failed", "no other sandbox replaces it");
+    assert_eq!(service.refused(&chat).await.data.kind.as_str(), "snapshot_failed", "no other sandbox replaces it");
     // The sandbox also survives a kill of the service.
     let service = service.kill().await.start().await;
     assert_eq!(service.get(&chat).await.expect("it stays")["session_id"], created["session_id"]);

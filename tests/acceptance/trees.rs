@@ -4,7 +4,8 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use sandbox_init::tar::{END, Entry, Kind, padding};
-use sandboxd::client::Failure;
+use sandboxd_protocol::error::Error;
+use sandboxd_protocol::method::Method;
 use serde_json::{Value, json};
 
 use crate::create_params::CreateParams;
@@ -16,10 +17,10 @@ const WAYS: [&str; 2] = [
     "profiles.default = { network = 'none', user = '1234:2345', read_only_root = true, init = false }",
 ];
 
-async fn read(service: &Daemon, chat: &CreateParams, path: &str) -> (Vec<u8>, Result<Value, Failure>) {
+async fn read(service: &Daemon, chat: &CreateParams, path: &str) -> (Vec<u8>, Result<Value, Error>) {
     let client = service.connect().await;
     let params = json!({ "chat_id": chat.chat_id(), "path": path });
-    let mut stream = client.stream("sandbox.read_tree", params).await.expect("sent");
+    let mut stream = client.stream(Method::SandboxReadTree, params).await.expect("sent");
     let mut archive = Vec::new();
     while let Some(part) = stream.next().await {
         archive.extend(bytes(part.params.get()));
@@ -32,24 +33,24 @@ fn bytes(params: &str) -> Vec<u8> {
     STANDARD.decode(params["base64"].as_str().expect("base64")).expect("base64")
 }
 
-async fn ended(stream: sandboxd::client::Stream) -> Result<Value, Failure> {
+async fn ended(stream: sandboxd::client::Stream) -> Result<Value, Error> {
     stream.end().await.map_err(|error| match error {
         sandboxd::client::ClientError::Failed(failure) => failure,
         other => panic!("{other}"),
     })
 }
 
-async fn write(service: &Daemon, chat: &CreateParams, path: &str, archive: &[u8]) -> Result<Value, Failure> {
+async fn write(service: &Daemon, chat: &CreateParams, path: &str, archive: &[u8]) -> Result<Value, Error> {
     let client = service.connect().await;
     let params = json!({ "chat_id": chat.chat_id(), "path": path, "parents": true });
-    let mut stream = client.stream("sandbox.write_tree", params).await.expect("sent");
+    let mut stream = client.stream(Method::SandboxWriteTree, params).await.expect("sent");
     if let Some(started) = stream.next().await {
         let started: Value = serde_json::from_str(started.params.get()).expect("JSON");
         let mut parts = archive.chunks(200_000).peekable();
         while let Some(part) = parts.next() {
             let (encoded, end) = (STANDARD.encode(part), parts.peek().is_none());
             let params = json!({ "chat_id": chat.chat_id(), "command_id": started["command_id"], "base64": encoded, "end": end });
-            if client.call::<Value>("sandbox.input", params).await.is_err() {
+            if client.call::<Value>(Method::SandboxInput, params).await.is_err() {
                 break;
             }
         }
@@ -138,7 +139,7 @@ async fn a_hostile_archive_does_not_leave_its_directory() {
         let (service, chat) = sandbox(settings).await;
         for (archive, why) in &hostile {
             let failure = write(&service, &chat, "/volume/to", archive).await.expect_err("it is hostile");
-            assert_eq!(failure.data.kind, "file_error", "{failure:?}");
+            assert_eq!(failure.data.kind.as_str(), "file_error", "{failure:?}");
             assert!(failure.message.contains(why), "{settings}: {why}: {failure:?}");
             assert!(!chat.volume().join("out").exists(), "{why}");
         }
@@ -162,7 +163,7 @@ async fn a_guest_that_swaps_directories_for_links_reads_no_host_file() {
         assert!(!archive.windows(10).any(|window| window == b"the-secret"));
         // A file that is removed during the read may be missing; no other failure may occur.
         if let Err(failure) = answer {
-            assert_eq!(failure.data.kind, "file_error", "{failure:?}");
+            assert_eq!(failure.data.kind.as_str(), "file_error", "{failure:?}");
         }
     }
     assert_eq!(service.get(&chat).await.expect("a sandbox")["status"], "running");
@@ -185,7 +186,7 @@ async fn a_large_tree_passes_through_little_memory() {
         let before = peak(&service);
         let client = service.connect().await;
         let params = json!({ "chat_id": chat.chat_id(), "path": "/volume/t" });
-        let mut stream = client.stream("sandbox.read_tree", params).await.expect("sent");
+        let mut stream = client.stream(Method::SandboxReadTree, params).await.expect("sent");
         let mut received = 0;
         while let Some(part) = stream.next().await {
             // Decoding would take longer than the rest of the test.

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use rand::prelude::*;
+use sandboxd_protocol::method::Method;
 use serde_json::{Value, json};
 
 use crate::create_params::CreateParams;
@@ -78,7 +79,7 @@ impl Customer {
         let renewed = self.service.call("sandbox.renew", json!({ "chat_id": chat.chat_id(), "ttl": 90_000 })).await;
         match self.promised.get(chat.chat_id()) {
             Some((session, _)) => assert_eq!(renewed.expect("it is there")["session_id"], *session),
-            None => assert_eq!(renewed.expect_err("it is not there").data.kind, "sandbox_not_found"),
+            None => assert_eq!(renewed.expect_err("it is not there").data.kind.as_str(), "sandbox_not_found"),
         }
     }
 
@@ -87,13 +88,14 @@ impl Customer {
         let mut chats = self.chats.clone();
         chats.shuffle(&mut self.random);
         let client = self.service.connect().await;
-        let cut_off =
-            [("sandbox.create", json!(chats[0])), ("sandbox.delete", json!({ "chat_id": chats[1].chat_id() }))].map(
-                |(method, params)| {
-                    let client = client.clone();
-                    tokio::spawn(async move { client.call::<Value>(method, params).await })
-                },
-            );
+        let cut_off = [
+            (Method::SandboxCreate, json!(chats[0])),
+            (Method::SandboxDelete, json!({ "chat_id": chats[1].chat_id() })),
+        ]
+        .map(|(method, params)| {
+            let client = client.clone();
+            tokio::spawn(async move { client.call::<Value>(method, params).await })
+        });
         // This answer comes after the service has taken the earlier requests of the connection.
         call(&client, "system.info", json!({})).await.expect("an answer");
         let Customer { service, chats: all, mut promised, random } = self;

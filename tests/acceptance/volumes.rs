@@ -10,7 +10,7 @@ use crate::interposed_engine::real_engine;
 
 async fn refused(service: &Daemon, volume: &str) -> String {
     let failure = service.refused(&service.new_chat().with("volume_host_path", volume)).await;
-    assert_eq!(failure.data.kind, "invalid_params", "{volume}");
+    assert_eq!(failure.data.kind.as_str(), "invalid_params", "{volume}");
     assert_eq!(failure.data.details["field"], "volume_host_path", "{volume}");
     failure.message
 }

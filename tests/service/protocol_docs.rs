@@ -6,8 +6,7 @@ use std::time::Duration;
 use crate::support;
 use crate::support::{Caller, Service, request};
 use sandboxd::protocol::check::MAX_DURATION;
-use sandboxd::protocol::error::{Error, Kind, of_image, of_sandbox, path_unavailable};
-use sandboxd::protocol::guest::file_reason::FileReason;
+use sandboxd::protocol::error::{of_image, of_sandbox, path_unavailable};
 use sandboxd::protocol::guest::{DEFAULT_OUTPUT, MAX_ARGUMENTS, MAX_FILES, MAX_OUTPUT, MAX_READ};
 use sandboxd::protocol::params::{DEFAULT_PAGE, MAX_PAGE};
 use sandboxd::protocol::request::Id;
@@ -22,6 +21,8 @@ use sandboxd_actors::ports::engine::logs::LogStream;
 use sandboxd_actors::ports::engine::{EngineError, Exit, Operation};
 use sandboxd_actors::ports::images::ImageError;
 use sandboxd_protocol as wire;
+use sandboxd_protocol::error::{Error, ErrorKind};
+use sandboxd_protocol::file::FileReason;
 use sandboxd_protocol::method::Method;
 use sandboxd_protocol::sandbox::{Launch, Outcome};
 use sandboxd_protocol::system::ReconcileBecause;
@@ -529,15 +530,15 @@ fn the_documented_kinds_and_codes_are_those_of_the_code() {
     let rows = table(section("## Errors"), KINDS);
     let documented: BTreeMap<_, _> =
         rows.iter().map(|row| (row[0].trim_matches('`').to_owned(), row[1].parse().expect("a code"))).collect();
-    assert_eq!(documented, Kind::ALL.map(|kind| (kind.as_str().to_owned(), kind.code())).into());
-    for kind in Kind::ALL {
+    assert_eq!(documented, ErrorKind::ALL.map(|kind| (kind.as_str().to_owned(), kind.code())).into());
+    for kind in ErrorKind::ALL {
         let row = rows.iter().find(|row| row[0].trim_matches('`') == kind.as_str()).expect("documented");
         let retryable = if kind.is_retryable() { "yes" } else { "no" };
         assert!(row[2] == retryable || row[2] == "depends", "{row:?}");
     }
     for method in Method::ALL {
         let errors = method_section(method).split("**Errors**").nth(1).and_then(|rest| rest.split("\n\n").next());
-        let known = words(Kind::ALL.map(Kind::as_str));
+        let known = words(ErrorKind::ALL.map(ErrorKind::as_str));
         assert!(quoted(errors.unwrap_or_default()).into_iter().all(|kind| known.contains(&kind)), "{}", method.name());
     }
 }
@@ -635,24 +636,24 @@ fn every_error() -> Vec<Error> {
     let server_errors = [
         Error::invalid_params("ttl", "no"),
         path_unavailable("volume_host_path", "hung"),
-        Kind::SandboxNotFound.error("").with("chat_id", "c"),
-        Kind::SnapshotNotFound.error("").with("snapshot_id", "s"),
-        Kind::SnapshotInUse.error("").with("snapshot_id", "s"),
-        Kind::LineTooLong.error("").with("limit", 1),
-        Kind::TooManyConnections.error("").with("limit", 1),
-        Kind::ShuttingDown.error("").with("command_id", 1),
-        Kind::GuestUnreachable.error("").with("chat_id", "c"),
-        Kind::CommandNotStarted.error("").with("chat_id", "c").with("errno", 2),
-        Kind::CommandNotFound.error("").with("chat_id", "c").with("command_id", 1),
-        Kind::SyncFailed.error("").with("chat_id", "c"),
-        Kind::FileError.error("").with("path", "/p").with("reason", "other"),
+        ErrorKind::SandboxNotFound.error("").with("chat_id", "c"),
+        ErrorKind::SnapshotNotFound.error("").with("snapshot_id", "s"),
+        ErrorKind::SnapshotInUse.error("").with("snapshot_id", "s"),
+        ErrorKind::LineTooLong.error("").with("limit", 1),
+        ErrorKind::TooManyConnections.error("").with("limit", 1),
+        ErrorKind::ShuttingDown.error("").with("command_id", 1),
+        ErrorKind::GuestUnreachable.error("").with("chat_id", "c"),
+        ErrorKind::CommandNotStarted.error("").with("chat_id", "c").with("errno", 2),
+        ErrorKind::CommandNotFound.error("").with("chat_id", "c").with("command_id", 1),
+        ErrorKind::SyncFailed.error("").with("chat_id", "c"),
+        ErrorKind::FileError.error("").with("path", "/p").with("reason", "other"),
         of_image(ImageError::PullFailed { image: "i".into(), registry: "r".into(), reason: "no".into() }),
         of_image(ImageError::BuildFailed { tag: "i".into(), step: None, reason: "no".into(), log_tail: vec![] }),
         of_image(ImageError::SourceUnavailable { repository: "r".into(), reason: "no".into() }),
-        Kind::ParseError.error(""),
-        Kind::InvalidRequest.error(""),
-        Kind::MethodNotFound.error(""),
-        Kind::Unauthorized.error(""),
+        ErrorKind::ParseError.error(""),
+        ErrorKind::InvalidRequest.error(""),
+        ErrorKind::MethodNotFound.error(""),
+        ErrorKind::Unauthorized.error(""),
     ];
     from_the_core.map(of_sandbox).chain(server_errors).collect()
 }

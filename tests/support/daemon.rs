@@ -6,7 +6,9 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
-use sandboxd::client::{Client, ClientError, Failure};
+use sandboxd::client::{Client, ClientError};
+use sandboxd_protocol::error::Error;
+use sandboxd_protocol::method::Method;
 use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
@@ -76,8 +78,8 @@ impl Daemon {
     }
 
     /// Like [`Daemon::call`], but returns `None` if the service exits before its answer.
-    pub(crate) async fn try_call(&self, method: &str, params: impl Serialize) -> Option<Result<Value, Failure>> {
-        match self.client.call(method, params).await {
+    pub(crate) async fn try_call(&self, method: &str, params: impl Serialize) -> Option<Result<Value, Error>> {
+        match self.client.call(named(method), params).await {
             Ok(answer) => Some(Ok(answer)),
             Err(ClientError::Failed(failure)) => Some(Err(failure)),
             Err(ClientError::Disconnected) => None,
@@ -85,11 +87,11 @@ impl Daemon {
         }
     }
 
-    pub(crate) async fn call(&self, method: &str, params: impl Serialize) -> Result<Value, Failure> {
+    pub(crate) async fn call(&self, method: &str, params: impl Serialize) -> Result<Value, Error> {
         call(&self.client, method, params).await
     }
 
-    pub(crate) async fn create(&self, params: &CreateParams) -> Result<Value, Failure> {
+    pub(crate) async fn create(&self, params: &CreateParams) -> Result<Value, Error> {
         self.call("sandbox.create", params).await
     }
 
@@ -99,21 +101,21 @@ impl Daemon {
     }
 
     /// Makes a create that fails.
-    pub(crate) async fn refused(&self, params: &CreateParams) -> Failure {
+    pub(crate) async fn refused(&self, params: &CreateParams) -> Error {
         self.create(params).await.expect_err("a create that cannot succeed")
     }
 
     /// Begins a create on a connection of its own.
-    pub(crate) async fn creating(&self, params: &CreateParams) -> JoinHandle<Result<Value, Failure>> {
+    pub(crate) async fn creating(&self, params: &CreateParams) -> JoinHandle<Result<Value, Error>> {
         let (client, params) = (self.connect().await, params.clone());
         tokio::spawn(async move { call(&client, "sandbox.create", params).await })
     }
 
-    pub(crate) async fn get(&self, chat: &CreateParams) -> Result<Value, Failure> {
+    pub(crate) async fn get(&self, chat: &CreateParams) -> Result<Value, Error> {
         self.call("sandbox.get", json!({ "chat_id": chat.chat_id() })).await
     }
 
-    pub(crate) async fn delete(&self, chat: &CreateParams) -> Result<Value, Failure> {
+    pub(crate) async fn delete(&self, chat: &CreateParams) -> Result<Value, Error> {
         self.call("sandbox.delete", json!({ "chat_id": chat.chat_id() })).await
     }
 
@@ -160,19 +162,23 @@ impl Installation {
         })
         .await;
         // The socket exists before the service serves. Any answer is enough; this request needs no engine.
-        let answer = tokio::time::timeout(LONGEST_START, call(&client, "", json!({}))).await;
-        answer.expect("it serves").expect_err("there is no such method");
+        let answer = tokio::time::timeout(LONGEST_START, call(&client, "sandbox.get", json!({}))).await;
+        answer.expect("it serves").expect_err("the chat is missing");
         Daemon { process, client, installation: self }
     }
 }
 
 /// Calls a method. Panics if the connection ends without an answer.
-pub(crate) async fn call(client: &Client, method: &str, params: impl Serialize) -> Result<Value, Failure> {
-    match client.call(method, params).await {
+pub(crate) async fn call(client: &Client, method: &str, params: impl Serialize) -> Result<Value, Error> {
+    match client.call(named(method), params).await {
         Ok(answer) => Ok(answer),
         Err(ClientError::Failed(failure)) => Err(failure),
         Err(other) => panic!("{method}: {other}"),
     }
+}
+
+fn named(method: &str) -> Method {
+    Method::from_name(method).unwrap_or_else(|| panic!("no method {method}"))
 }
 
 struct Process(Child);

@@ -114,7 +114,7 @@ impl Service {
         let policy = VolumePolicy::new(file_system.clone(), [place.join("volumes")], []).await.expect("a root");
         let syncs = Syncs::default();
         let mut world = world(&place, engine.clone(), handle, rules, Arc::clone(&guests), file_system.clone());
-        world.guests = syncs.ending_with(world.guests);
+        world.guests = syncs.removed_with(world.guests);
         let (instance, bounded) = (world.instance.clone(), world.engine.clone());
         let rhythm = Intervals { reap: Duration::from_millis(20), reconcile: Duration::from_secs(3600) };
         let images = FakeImages::new();
@@ -251,7 +251,32 @@ pub(crate) async fn is_usable(caller: &mut Caller) {
 /// Starts each sandbox's init as a process of this machine: the fake engine starts none.
 struct LocalInits {
     guests: Arc<GuestsOnDisk>,
-    running: Mutex<HashMap<SessionId, Child>>,
+    running: Mutex<HashMap<SessionId, LocalInit>>,
+}
+
+/// Ends with every process below it, as a container does.
+struct LocalInit(Child);
+
+impl Drop for LocalInit {
+    fn drop(&mut self) {
+        if let Some(pid) = self.0.id() {
+            kill_tree(pid);
+        }
+    }
+}
+
+fn kill_tree(pid: u32) {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let children = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok());
+    let children: Vec<u32> = children.flat_map(|line| numbers(&line)).collect();
+    if let Some(pid) = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw) {
+        let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+    }
+    children.into_iter().for_each(kill_tree);
+}
+
+fn numbers(line: &str) -> Vec<u32> {
+    line.split_whitespace().filter_map(|word| word.parse().ok()).collect()
 }
 
 #[async_trait]
@@ -266,7 +291,7 @@ impl Guests for LocalInits {
             .kill_on_drop(true)
             .spawn()
             .expect("an init");
-        self.running.lock().expect("no panic").insert(session, init);
+        self.running.lock().expect("no panic").insert(session, LocalInit(init));
         Ok(Some(setup))
     }
 
@@ -363,7 +388,7 @@ fn world(
     World {
         instance: "default".parse().expect("a name"),
         engine: Bounded::new(Arc::new(engine), limits),
-        turns: sandboxd_actors::engine::fair_queue::EngineQueue::new(4),
+        engine_queue: sandboxd_actors::engine::fair_queue::EngineQueue::new(4),
         queue_limit: Duration::from_secs(60),
         capacity: Default::default(),
         probe: Arc::new(NetworkProbe),
@@ -384,6 +409,7 @@ fn world(
         journal,
         rules,
         cleanups: Default::default(),
+        addresses: Default::default(),
         retention: sandboxd_actors::domain::snapshot::retention::Retention {
             keep: 5,
             max_age: Duration::from_secs(3600),

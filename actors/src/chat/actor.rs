@@ -30,6 +30,7 @@ use crate::domain::sandbox::{Reason, Sandbox, Status};
 use crate::domain::snapshot::{Snapshot, SnapshotLabel};
 use crate::journal::{Change, Draft};
 use crate::ports::engine::Operation;
+use crate::reaper;
 use crate::root::{self, limits::LimitKeys};
 
 pub type Answer<T> = RpcReplyPort<Result<T, SandboxError>>;
@@ -42,19 +43,14 @@ pub enum Call {
     /// With a snapshot, without one, or (`None`) as the profile says.
     Delete(Option<bool>, Answer<Deletion>),
     Snapshot(Option<SnapshotLabel>, Answer<Snapshot>),
-    Keep(Keep, Answer<Sandbox>),
+    /// Moves the absolute deadline.
+    Renew(Duration, Answer<Sandbox>),
+    Touch(Answer<Sandbox>),
+    Pause(Answer<Sandbox>),
+    Lease(Lease, Answer<Sandbox>),
+    Release(LeaseId, Answer<Sandbox>),
     /// Removes the directory of a chat without a sandbox. Returns whether the directory existed.
     Purge(Answer<bool>),
-}
-
-/// A request that changes how long a sandbox lives, or pauses it.
-#[derive(Debug, Clone, Copy)]
-pub enum Keep {
-    Renew(Duration),
-    Touch,
-    Pause,
-    Lease(Lease),
-    Release(LeaseId),
 }
 
 impl Call {
@@ -65,7 +61,11 @@ impl Call {
             Call::Get(answer) => drop(answer.send(Err(error))),
             Call::Delete(_, answer) => drop(answer.send(Err(error))),
             Call::Snapshot(_, answer) => drop(answer.send(Err(error))),
-            Call::Keep(_, answer) => drop(answer.send(Err(error))),
+            Call::Renew(_, answer)
+            | Call::Touch(answer)
+            | Call::Pause(answer)
+            | Call::Lease(_, answer)
+            | Call::Release(_, answer) => drop(answer.send(Err(error))),
             Call::Purge(answer) => drop(answer.send(Err(error))),
         }
     }
@@ -120,7 +120,7 @@ pub struct State {
     lifecycle: Lifecycle,
     /// The number of root's calls handled so far. Root compares it to detect a call still in the mailbox.
     handled: u64,
-    callers: HashMap<WaiterId, (Instant, Call)>,
+    callers: Callers,
     next_waiter: u64,
     /// Aborted when the actor fails.
     tasks: JoinSet<()>,
@@ -132,6 +132,24 @@ pub struct State {
     limit_keys: Option<LimitKeys>,
     counted: CountedStatus,
     owing: CountedDebt,
+}
+
+/// The callers that wait for an answer, by the type of the answer.
+#[derive(Debug, Default)]
+struct Callers {
+    /// With the time of the request.
+    creates: HashMap<WaiterId, (Instant, Answer<Created>)>,
+    gets: HashMap<WaiterId, Answer<Option<Sandbox>>>,
+    deletes: HashMap<WaiterId, Answer<Deletion>>,
+    snapshots: HashMap<WaiterId, Answer<Snapshot>>,
+    sandboxes: HashMap<WaiterId, Answer<Sandbox>>,
+}
+
+impl Callers {
+    fn is_empty(&self) -> bool {
+        let Self { creates, gets, deletes, snapshots, sandboxes } = self;
+        creates.is_empty() && gets.is_empty() && deletes.is_empty() && snapshots.is_empty() && sandboxes.is_empty()
+    }
 }
 
 impl Actor for Chat {
@@ -154,7 +172,7 @@ impl Actor for Chat {
             root,
             lifecycle,
             handled: 0,
-            callers: HashMap::new(),
+            callers: Callers::default(),
             next_waiter: 0,
             tasks: JoinSet::new(),
             launching: None,
@@ -175,20 +193,12 @@ impl Actor for Chat {
         state: &mut State,
     ) -> Result<(), ActorProcessingErr> {
         match message {
-            Message::Call(Call::Purge(answer)) => {
-                state.handled += 1;
-                state.purge(&myself, answer);
-            }
-            Message::Purged => {}
             Message::Call(call) => {
                 state.handled += 1;
-                let request = state.admit(call);
-                state.step(&myself, Event::Request(request));
+                state.accept(&myself, call);
             }
-            Message::Describe(answer) => {
-                let request = state.admit(Call::Get(answer));
-                state.step(&myself, Event::Request(request));
-            }
+            Message::Describe(answer) => state.accept(&myself, Call::Get(answer)),
+            Message::Purged => {}
             Message::Event(event) => state.step(&myself, *event),
             Message::Flush(reply) => {
                 state.flush_unsaved(&myself);
@@ -209,25 +219,50 @@ impl Actor for Chat {
 }
 
 impl State {
-    fn admit(&mut self, call: Call) -> Request {
+    fn accept(&mut self, myself: &ActorRef<Message>, call: Call) {
         let waiter = WaiterId(self.next_waiter);
         self.next_waiter += 1;
-        let request = match &call {
-            Call::Create(request, _) => {
-                Request::Create { waiter, request: request.clone(), session: SessionId::random() }
+        let request = match call {
+            Call::Create(request, answer) => {
+                self.callers.creates.insert(waiter, (Instant::now(), answer));
+                Request::Create { waiter, request, session: SessionId::random() }
             }
-            Call::Get(_) => Request::Get { waiter },
-            Call::Delete(snapshot, _) => Request::Delete { waiter, snapshot: *snapshot },
-            Call::Snapshot(label, _) => Request::Snapshot { waiter, label: label.clone() },
-            Call::Keep(Keep::Renew(ttl), _) => Request::Renew { waiter, ttl: *ttl },
-            Call::Keep(Keep::Touch, _) => Request::Touch { waiter },
-            Call::Keep(Keep::Pause, _) => Request::Pause { waiter },
-            Call::Keep(Keep::Lease(lease), _) => Request::Lease { waiter, lease: *lease },
-            Call::Keep(Keep::Release(lease), _) => Request::Release { waiter, lease: *lease },
-            Call::Purge(_) => unreachable!("the lifecycle does not handle a purge"),
+            Call::Get(answer) => {
+                self.callers.gets.insert(waiter, answer);
+                Request::Get { waiter }
+            }
+            Call::Delete(snapshot, answer) => {
+                self.callers.deletes.insert(waiter, answer);
+                Request::Delete { waiter, snapshot }
+            }
+            Call::Snapshot(label, answer) => {
+                self.callers.snapshots.insert(waiter, answer);
+                Request::Snapshot { waiter, label }
+            }
+            Call::Renew(ttl, answer) => {
+                self.callers.sandboxes.insert(waiter, answer);
+                Request::Renew { waiter, ttl }
+            }
+            Call::Touch(answer) => {
+                self.callers.sandboxes.insert(waiter, answer);
+                Request::Touch { waiter }
+            }
+            Call::Pause(answer) => {
+                self.callers.sandboxes.insert(waiter, answer);
+                Request::Pause { waiter }
+            }
+            Call::Lease(lease, answer) => {
+                self.callers.sandboxes.insert(waiter, answer);
+                Request::Lease { waiter, lease }
+            }
+            Call::Release(lease, answer) => {
+                self.callers.sandboxes.insert(waiter, answer);
+                Request::Release { waiter, lease }
+            }
+            // The directory is no part of the lifecycle.
+            Call::Purge(answer) => return self.purge(myself, answer),
         };
-        self.callers.insert(waiter, (Instant::now(), call));
-        request
+        self.step(myself, Event::Request(request));
     }
 
     fn step(&mut self, myself: &ActorRef<Message>, event: Event) {
@@ -250,7 +285,7 @@ impl State {
         self.purging.take_if(|purging| purging.is_cancelled());
         if self.lifecycle.is_idle() && self.callers.is_empty() && self.purging.is_none() {
             let (chat, incarnation, handled) = (self.chat, self.incarnation, self.handled);
-            self.send_to_root(root::Message::Retire { chat, incarnation, handled });
+            self.send_to_root(root::Message::Idle { chat, incarnation, handled, retire: true });
         }
     }
 
@@ -259,7 +294,7 @@ impl State {
             // Root frees the place before the caller is answered: a caller that sees the sandbox removed may create
             // another at once.
             let (chat, incarnation, handled) = (self.chat, self.incarnation, self.handled);
-            self.send_to_root(root::Message::SandboxGone { chat, incarnation, handled });
+            self.send_to_root(root::Message::Idle { chat, incarnation, handled, retire: false });
         }
         self.report_limit_keys();
         // Entries are written in the order of the decisions. Unacknowledged entries survive a full disk, so they stay
@@ -292,8 +327,8 @@ impl State {
                 Effect::SaveActivity { session, at } => {
                     drafts.push(Draft::Activity { chat: self.chat, session, at });
                 }
-                Effect::Arm { at } => self.send_to_root(root::Message::Arm { chat: self.chat, at }),
-                Effect::Disarm => self.send_to_root(root::Message::Disarm { chat: self.chat }),
+                Effect::Arm { at } => self.world.addresses.reaper.cast(reaper::Message::Arm { chat: self.chat, at }),
+                Effect::Disarm => self.world.addresses.reaper.cast(reaper::Message::Disarm { chat: self.chat }),
                 Effect::Stop { generation, container } => self.stop(myself, generation, container),
                 Effect::Pause { generation, container } => {
                     self.switch(myself, generation, container, Operation::Pause);
@@ -406,10 +441,11 @@ impl State {
         let _ = self.root.cast(message);
     }
 
+    /// Answers a caller. A caller that has disconnected finds its sandbox with its next create.
     fn answer(&mut self, waiter: WaiterId, reply: Reply) {
-        let Some((asked_at, call)) = self.callers.remove(&waiter) else { return };
-        match (call, reply) {
-            (Call::Create(_, answer), Reply::Create(result)) => {
+        match reply {
+            Reply::Create(result) => {
+                let Some((asked_at, answer)) = self.callers.creates.remove(&waiter) else { return };
                 let outcome = match &result {
                     Ok(created) => created.outcome.as_str(),
                     Err(SandboxError::Conflict { .. }) => "conflict",
@@ -421,27 +457,25 @@ impl State {
                 if let Err(error) = &result {
                     tracing::warn!(chat.id = %self.chat, %error, "create refused or failed");
                 }
-                // A disconnected caller finds its sandbox with its next create.
                 let _ = answer.send(result);
             }
-            (Call::Get(answer), Reply::Get(result)) => drop(answer.send(result)),
-            (Call::Keep(_, answer), Reply::Sandbox(result)) => drop(answer.send(result)),
-            (Call::Snapshot(_, answer), Reply::Snapshot(result)) => {
+            Reply::Get(result) => send(self.callers.gets.remove(&waiter), result),
+            Reply::Sandbox(result) => send(self.callers.sandboxes.remove(&waiter), result),
+            Reply::Snapshot(result) => {
                 if let Err(error) = &result {
                     tracing::warn!(chat.id = %self.chat, %error, "snapshot refused or failed");
                 }
-                let _ = answer.send(result);
+                send(self.callers.snapshots.remove(&waiter), result);
             }
-            (Call::Delete(_, answer), Reply::Delete(result)) => {
+            Reply::Delete(result) => {
                 let outcome = match &result {
                     Ok(Deletion::Deleted { .. }) => "deleted",
                     Ok(Deletion::NotFound) => "not_found",
                     Err(_) => "error",
                 };
                 metrics::counter!("sandboxd_delete_total", "result" => outcome).increment(1);
-                let _ = answer.send(result);
+                send(self.callers.deletes.remove(&waiter), result);
             }
-            (call, reply) => unreachable!("{reply:?} does not answer {call:?}"),
         }
     }
 
@@ -470,5 +504,12 @@ impl State {
             detail = sandbox.message,
             "sandbox changed"
         );
+    }
+}
+
+/// Sends a result to a waiting caller, if it is still there.
+fn send<T: Send + 'static>(caller: Option<RpcReplyPort<T>>, result: T) {
+    if let Some(caller) = caller {
+        let _ = caller.send(result);
     }
 }

@@ -447,7 +447,7 @@ async fn remove_slot(world: &World, slot: SlotId, container: ContainerId) {
     loop {
         // A drain removes hundreds of slots at once, while callers wait for the same engine. Each try takes a permit of
         // its own: slots that cannot be removed would hold all permits for ever.
-        let permit = world.turns.acquire(Lane::Expiry, Tenant::Service).await;
+        let permit = world.engine_queue.acquire(Lane::Expiry, Tenant::Service).await;
         let is_gone = match world.engine.inspect(container.as_str()).await {
             // A claimed container carries the labels of its chat.
             Ok(Some(seen)) if SessionLabels::decode(&seen.labels).is_ok() => return,

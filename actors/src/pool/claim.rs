@@ -13,23 +13,23 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ractor::ActorRef;
 use tokio_util::sync::CancellationToken;
 
+use crate::addresses::Address;
 use crate::chat::World;
 use crate::chat::effects::readiness::wait_until_ready;
 use crate::chat::events::{LaunchFailure, Launched, Remains};
 use crate::domain::container::{Binding, compose_binding};
 use crate::domain::create_request::CreateRequest;
-use crate::domain::ids::{ContainerId, ContainerName, ProfileName, SessionId};
+use crate::domain::ids::{ContainerId, ContainerName, SessionId};
 use crate::domain::outcome::{Launch, StartFailure};
 use crate::domain::profile::Network;
 use crate::domain::sandbox::Endpoint;
 use crate::engine::bounded::Bounded;
+use crate::pool::actor::Message;
 use crate::pool::claims::Claim;
 use crate::ports::clock::Timestamp;
 use crate::ports::slot::{NotBound, Slot};
-use crate::root;
 use crate::sandboxes::ask_within;
 
 /// The time limit for the pool, which answers at once or not at all.
@@ -39,16 +39,15 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(1);
 /// then does not block a new container of the chat.
 pub async fn claim(
     world: &World,
-    root: &ActorRef<root::Message>,
     request: &CreateRequest,
     session: SessionId,
     created_at: Timestamp,
     cancelled: &CancellationToken,
 ) -> Option<Result<Launched, LaunchFailure>> {
     let (chat, profile) = (request.chat, request.profile.name.clone());
-    let claim = |slot| root::Message::Claim { chat, profile: profile.clone(), slot };
-    let slot = ask_within(root, ANSWER_LIMIT, claim).await.flatten()?;
-    let mut handed_out = HandedOut { root, profile, slot: slot.clone(), bound: false };
+    let pool = world.addresses.pool(&profile)?;
+    let slot = ask_within(&pool.actor()?, ANSWER_LIMIT, |slot| Message::Claim { chat, slot }).await.flatten()?;
+    let mut handed_out = HandedOut { pool, slot: slot.clone(), bound: false };
     let container = slot.container.clone();
     let started = async {
         world.slots.take(slot.id, session).await.map_err(not_bound)?;
@@ -132,21 +131,15 @@ fn not_bound(error: impl std::fmt::Display) -> NotBound {
 }
 
 /// Reports the outcome of a claim to the pool, also if the claim is cancelled.
-struct HandedOut<'a> {
-    root: &'a ActorRef<root::Message>,
-    profile: ProfileName,
+struct HandedOut {
+    pool: Address<Message>,
     slot: Slot,
     bound: bool,
 }
 
-impl Drop for HandedOut<'_> {
+impl Drop for HandedOut {
     fn drop(&mut self) {
         let Slot { id: slot, container, .. } = self.slot.clone();
-        let _ = self.root.cast(root::Message::Settled {
-            profile: self.profile.clone(),
-            slot,
-            container,
-            bound: self.bound,
-        });
+        self.pool.cast(Message::Settled { slot, container, bound: self.bound });
     }
 }

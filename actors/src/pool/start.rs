@@ -23,7 +23,7 @@ pub(super) async fn start(
     id: SlotId,
     closed: &CancellationToken,
 ) -> Result<Slot, NotStarted> {
-    let permit = closed.run_until_cancelled(world.turns.acquire_when_half_free()).await;
+    let permit = closed.run_until_cancelled(world.engine_queue.acquire_when_half_free()).await;
     let permit = permit.ok_or_else(|| NotStarted("the service is shutting down".into()))?;
     let image = world.engine.image_id(&profile.image).await.map_err(failed)?;
     let image_id = image.ok_or_else(|| failed(EngineError::ImageNotFound { image: profile.image.clone() }))?;

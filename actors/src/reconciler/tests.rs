@@ -61,14 +61,18 @@ impl Actor for Root {
     ) -> Result<(), ActorProcessingErr> {
         let mut state = self.0.lock().unwrap();
         match message {
-            root::Message::ActiveChats { chats } => drop(chats.send(state.adopted.clone())),
-            root::Message::Adopt { sandboxes, done } => {
-                let sandboxes: Vec<_> = sandboxes.into_iter().map(|sandbox| *sandbox).collect();
-                state.adopted.extend(sandboxes.iter().map(|sandbox| sandbox.chat));
-                state.adopts.push((sandboxes, self.1.sandboxes()));
+            root::Message::Chats { chats, .. } => {
+                let routes = state.adopted.iter().map(|chat| (*chat, None)).collect();
+                let _ = chats.send(root::Chats { is_listed: true, total: state.adopted.len(), routes });
+            }
+            root::Message::Reconciled { results, done } => {
+                if !results.adopted.is_empty() {
+                    let sandboxes: Vec<_> = results.adopted.into_iter().map(|sandbox| *sandbox).collect();
+                    state.adopted.extend(sandboxes.iter().map(|sandbox| sandbox.chat));
+                    state.adopts.push((sandboxes, self.1.sandboxes()));
+                }
                 let _ = done.send(());
             }
-            root::Message::AllAdopted { done } | root::Message::Observed { done, .. } => drop(done.send(())),
             _ => {}
         }
         Ok(())
@@ -196,7 +200,7 @@ impl Stage {
         let world = Arc::new(World {
             instance: "default".parse().unwrap(),
             engine: Bounded::new(Arc::new(engine.clone()), limits),
-            turns: crate::engine::fair_queue::EngineQueue::new(1),
+            engine_queue: crate::engine::fair_queue::EngineQueue::new(1),
             queue_limit: Duration::from_secs(60),
             capacity: Default::default(),
             probe: Arc::new(Unused),
@@ -210,6 +214,7 @@ impl Stage {
             journal: handle,
             rules: Rules { trust: PATIENCE, profiles: Arc::default(), max_leases: 4, max_lease: PATIENCE },
             cleanups: Default::default(),
+            addresses: Default::default(),
             retention: crate::domain::snapshot::retention::Retention { keep: 5, max_age: Duration::from_secs(3600) },
         });
         let fresh = records.is_none();

@@ -1,165 +1,76 @@
-//! The messages of root: from callers, from its children, and from itself.
-
-use std::collections::BTreeSet;
-use std::time::Duration;
+//! The messages of root: from callers, from its children, and from itself. Chats, callers and children reach the
+//! supervised children through [`crate::addresses`], without root.
 
 use chrono::TimeDelta;
 use ractor::{ActorRef, RpcReplyPort};
 
 use super::Child;
-use crate::builder;
 use crate::chat::actor::{self as chat, Call};
 use crate::chat::effects::discover::LiveContainer;
-use crate::domain::ids::{ChatId, ContainerId, ProfileName, SlotId};
-use crate::domain::labels::SlotLabels;
+use crate::domain::ids::{ChatId, ContainerId, ProfileName};
 use crate::domain::sandbox::Sandbox;
 use crate::pool;
-use crate::pool::inventory::Hinted;
-use crate::ports::clock::Timestamp;
-use crate::ports::engine::{EngineError, Observed};
-use crate::ports::slot::Slot;
-use crate::reconciler::{Report, Trigger};
 use crate::root::limits::LimitKeys;
-
-/// Chats and the actors that serve them. A chat whose actor failed has no actor until its restart.
-pub type Routes = Vec<(ChatId, Option<ActorRef<chat::Message>>)>;
 
 #[derive(Debug)]
 pub enum Message {
     /// A call for the chat's actor, which root starts if there is none.
-    Call {
-        chat: ChatId,
-        call: Call,
-    },
-    /// The chat owns no resources, after it has handled this number of calls.
-    Retire {
-        chat: ChatId,
-        incarnation: u64,
-        handled: u64,
-    },
-    /// The chat's sandbox is gone, after the chat has handled this number of calls.
-    SandboxGone {
-        chat: ChatId,
-        incarnation: u64,
-        handled: u64,
-    },
+    Call { chat: ChatId, call: Call },
+    /// The chat has no sandbox, after it has handled this number of calls. With `retire`, it owns no other resources either
+    /// and asks to be stopped.
+    Idle { chat: ChatId, incarnation: u64, handled: u64, retire: bool },
     /// The limit keys of the sandbox that the chat has or is getting.
-    LimitKeys {
-        chat: ChatId,
-        incarnation: u64,
-        keys: LimitKeys,
-    },
-    /// The restart delay of a failed chat actor is over.
-    Respawn {
-        chat: ChatId,
-        incarnation: u64,
-    },
-    /// Starts an actor for each of these sandboxes.
-    Adopt {
-        sandboxes: Vec<Box<Sandbox>>,
-        done: RpcReplyPort<()>,
-    },
-    /// From now on, a chat without an actor has no container.
-    AllAdopted {
-        done: RpcReplyPort<()>,
-    },
-    /// Requests the chats that have an actor.
-    ActiveChats {
-        chats: RpcReplyPort<BTreeSet<ChatId>>,
-    },
-    /// The live container of each chat in a listing, if it has one.
-    Observed {
-        live_containers: Vec<(ChatId, Option<LiveContainer>)>,
-        done: RpcReplyPort<()>,
-    },
-    /// The engine reports an event about a container of the chat.
-    EngineEvent {
-        chat: ChatId,
-        container: ContainerId,
-    },
-    /// Claims a slot of the profile's pool for a chat.
-    Claim {
-        chat: ChatId,
-        profile: ProfileName,
-        slot: RpcReplyPort<Option<Slot>>,
-    },
-    /// The outcome of a claim: the slot is bound, or has to be removed.
-    Settled {
-        profile: ProfileName,
-        slot: SlotId,
-        container: ContainerId,
-        bound: bool,
-    },
-    /// The engine reports an event about the container of a slot.
-    SlotEvent {
-        slot: SlotId,
-    },
-    /// The slots in a listing.
-    SlotsObserved {
-        slots: Vec<(SlotLabels, Observed)>,
-    },
-    /// Announces that a sandbox of the profile will be requested soon.
-    Hint {
-        profile: ProfileName,
-        chat: Option<ChatId>,
-        ttl: Duration,
-        hinted: RpcReplyPort<Result<Hinted, String>>,
-    },
-    Pools(RpcReplyPort<Vec<pool::Status>>),
-    /// Removes the free slots of one profile, or of all, and keeps the pools empty.
-    DrainPools {
-        profile: Option<ProfileName>,
-        statuses: RpcReplyPort<Vec<pool::Status>>,
-    },
-    /// Lets drained pools start slots again.
-    FillPools {
-        profile: Option<ProfileName>,
-        statuses: RpcReplyPort<Vec<pool::Status>>,
-    },
-    /// The restart delay of a failed pool is over.
-    RestartPool(ProfileName),
-    /// Sets a chat's next deadline.
-    Arm {
-        chat: ChatId,
-        at: Timestamp,
-    },
-    Disarm {
-        chat: ChatId,
-    },
+    LimitKeys { chat: ChatId, incarnation: u64, keys: LimitKeys },
     /// A chat's deadline is reached.
-    Due {
-        chat: ChatId,
-    },
-    ClockStepped {
-        by: TimeDelta,
-    },
-    /// A pass of the reconciler.
-    Reconcile {
-        because: Trigger,
-        dry_run: bool,
-        report: Option<RpcReplyPort<Result<Report, EngineError>>>,
-    },
-    /// A message for the image builder, if there is one.
-    Images(builder::Message),
-    /// The restart delay of a supervised child is over.
-    Restart(Child),
+    Due { chat: ChatId },
+    /// The wall clock stepped.
+    ClockStepped { by: TimeDelta },
+    /// The engine reports an event about a container of the chat.
+    EngineEvent { chat: ChatId, container: ContainerId },
+    /// The results of a reconcile pass, or of a part of one.
+    Reconciled { results: Reconciled, done: RpcReplyPort<()> },
+    /// Requests a page of the chats that have an actor, in order of their ids.
+    Chats { after: Option<ChatId>, limit: usize, chats: RpcReplyPort<Chats> },
+    /// Removes the free slots of one profile, or of all, and keeps the pools empty, or lets them start slots again.
+    DrainPools { profile: Option<ProfileName>, drained: bool, statuses: RpcReplyPort<Vec<pool::Status>> },
+    /// The restart delay of a failed actor is over.
+    Restart(Restart),
     /// A liveness check, answered in mailbox order.
     Ping(RpcReplyPort<()>),
-    /// The same for the reaper.
-    PingReaper(RpcReplyPort<()>),
-    /// A page of chats in order of their ids, or `None` until the engine is listed.
-    Page {
-        after: Option<ChatId>,
-        limit: usize,
-        page: RpcReplyPort<Option<Routes>>,
-    },
-    Count {
-        count: RpcReplyPort<usize>,
-    },
     /// Stops taking calls; replies with the actors that may have work under way.
-    Close {
-        active: RpcReplyPort<ActiveActors>,
-    },
+    Close { active: RpcReplyPort<ActiveActors> },
+}
+
+/// An actor that failed.
+#[derive(Debug, Clone)]
+pub enum Restart {
+    Child(Child),
+    Pool(ProfileName),
+    Chat { chat: ChatId, incarnation: u64 },
+}
+
+/// The results of a reconcile pass, or of a part of one.
+#[derive(Debug, Default)]
+pub struct Reconciled {
+    /// The live container of each chat in the listing, if it has one.
+    pub observed: Vec<(ChatId, Option<LiveContainer>)>,
+    /// Sandboxes that get an actor.
+    pub adopted: Vec<Box<Sandbox>>,
+    /// From now on, a chat without an actor has no container.
+    pub complete: bool,
+}
+
+/// Chats and the actors that serve them. A chat whose actor failed has no actor until its restart.
+pub type Routes = Vec<(ChatId, Option<ActorRef<chat::Message>>)>;
+
+/// A page of the chats that have an actor.
+#[derive(Debug, Default)]
+pub struct Chats {
+    /// Whether the engine is listed, so that a chat without an actor has no sandbox.
+    pub is_listed: bool,
+    /// The number of chats on all pages.
+    pub total: usize,
+    pub routes: Routes,
 }
 
 /// The actors that may have work under way.

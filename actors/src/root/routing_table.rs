@@ -148,11 +148,6 @@ impl<A: Clone> RoutingTable<A> {
         }
     }
 
-    /// Returns every chat with an actor, also while the actor is down.
-    pub(super) fn chats(&self) -> impl Iterator<Item = ChatId> {
-        self.entries.keys().copied()
-    }
-
     /// Returns a page of chats in order, each with its actor unless the actor is down.
     pub(super) fn page(&self, after: Option<ChatId>, limit: usize) -> Vec<(ChatId, Option<A>)> {
         use std::ops::Bound::{Excluded, Unbounded};

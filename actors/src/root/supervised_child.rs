@@ -4,6 +4,8 @@ use std::time::{Duration, Instant};
 
 use ractor::{Actor, ActorCell, ActorId, ActorRef};
 
+use crate::addresses::Address;
+
 const FIRST_DELAY: Duration = Duration::from_millis(100);
 const LONGEST_DELAY: Duration = Duration::from_secs(10);
 
@@ -33,18 +35,16 @@ impl Child {
 
 #[derive(Debug)]
 pub(super) struct SupervisedChild<M> {
-    /// `None` while the child is down.
-    actor: Option<ActorRef<M>>,
+    address: Address<M>,
     back_off: BackOff,
 }
 
-impl<M> Default for SupervisedChild<M> {
-    fn default() -> Self {
-        Self { actor: None, back_off: BackOff::default() }
-    }
-}
-
 impl<M: ractor::Message> SupervisedChild<M> {
+    /// Returns a child that is not started yet, and publishes its actor at this address.
+    pub(super) fn at(address: &Address<M>) -> Self {
+        Self { address: address.clone(), back_off: BackOff::default() }
+    }
+
     /// Starts the child. Returns the cause of a failure, and the delay before the next try.
     pub(super) async fn start<A: Actor<Msg = M>>(
         &mut self,
@@ -55,34 +55,28 @@ impl<M: ractor::Message> SupervisedChild<M> {
         self.back_off.started(Instant::now());
         match Actor::spawn_linked(None, actor, arguments, root).await {
             Ok((actor, _)) => {
-                self.actor = Some(actor);
+                self.address.publish(Some(actor));
                 Ok(())
             }
             Err(error) => Err((error.to_string(), self.back_off.failed(Instant::now()))),
         }
     }
 
-    /// Sends a message to the child. A child that is down loses it.
-    pub(super) fn cast(&self, message: M) {
-        if let Some(actor) = &self.actor {
-            let _ = actor.cast(message);
-        }
-    }
-
-    /// `None` while the child is down.
+    /// Returns the child, or `None` while it is down.
     pub(super) fn actor(&self) -> Option<ActorRef<M>> {
-        self.actor.clone()
+        self.address.actor()
     }
 
     pub(super) fn stop(&self) {
-        if let Some(actor) = &self.actor {
+        if let Some(actor) = self.actor() {
             actor.stop(None);
         }
     }
 
     /// Returns the delay before the restart, if the ended actor is this child.
     pub(super) fn ended(&mut self, ended: ActorId) -> Option<Duration> {
-        self.actor.take_if(|actor| actor.get_id() == ended)?;
+        self.actor().filter(|actor| actor.get_id() == ended)?;
+        self.address.publish(None);
         Some(self.back_off.failed(Instant::now()))
     }
 }

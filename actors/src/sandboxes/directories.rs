@@ -3,12 +3,11 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::{Sandboxes, ask};
+use super::Sandboxes;
 use crate::domain::ids::ChatId;
 use crate::domain::outcome::{NotPurged, NotSaved, SandboxError};
 use crate::ports::chat_directories::DirectoryError;
 use crate::ports::clock::Timestamp;
-use crate::root;
 
 impl Sandboxes {
     /// Removes the directories of chats that have had no sandbox for longer than `keep`. Each directory is removed
@@ -19,7 +18,7 @@ impl Sandboxes {
         if !self.is_listed().await {
             return Ok(0);
         }
-        let known = ask(&self.root, |chats| root::Message::ActiveChats { chats }).await.unwrap_or_default();
+        let known = self.known_chats().await.unwrap_or_default();
         let mut removed = 0;
         for chat in self.world.directories.list().await? {
             match self.prune_chat_directory(chat, keep, &known).await {

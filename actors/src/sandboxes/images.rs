@@ -1,11 +1,10 @@
-//! The image API of the core. Requests go through root, which knows the current image builder.
+//! The image API of the core.
 
 use ractor::RpcReplyPort;
 
-use super::{Sandboxes, ask};
+use super::Sandboxes;
 use crate::builder::{BuildRequest, Follower, Listing, Message, Pruned};
 use crate::ports::images::ImageError;
-use crate::root;
 
 impl Sandboxes {
     /// Pulls an image. A request for an image that is being pulled joins that pull.
@@ -35,7 +34,6 @@ impl Sandboxes {
         &self,
         message: impl FnOnce(RpcReplyPort<T>) -> Message,
     ) -> Result<T, ImageError> {
-        let answer = ask(&self.root, |reply| root::Message::Images(message(reply))).await;
-        answer.ok_or(ImageError::Interrupted)
+        self.world.addresses.builder.ask(message).await.ok_or(ImageError::Interrupted)
     }
 }

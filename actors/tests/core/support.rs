@@ -147,7 +147,7 @@ impl Service {
         let world = World {
             instance,
             engine: Bounded::new(ClaimedLabels::around(Arc::new(engine.clone()), Arc::clone(&claims)), limits),
-            turns: EngineQueue::new(permits),
+            engine_queue: EngineQueue::new(permits),
             queue_limit: Duration::from_secs(60),
             capacity,
             probe: Arc::new(probe.clone()),
@@ -166,6 +166,7 @@ impl Service {
                 max_lease: Duration::from_secs(3600),
             },
             cleanups: Default::default(),
+            addresses: Default::default(),
             retention: sandboxd_actors::domain::snapshot::retention::Retention {
                 keep: 5,
                 max_age: Duration::from_secs(3600),

@@ -303,7 +303,12 @@ async fn a_reconciler_that_fails_before_its_first_pass_loses_no_record() {
     let service = Service::unlisted(&engine, &journal).await;
     engine.fail_next(Operation::List, Fault::Panic);
     service.sandboxes.reconcile(Trigger::Start, false).await.unwrap_err();
-    in_time(async { while service.sandboxes.reconcile(Trigger::Start, false).await.is_err() {} }).await;
+    in_time(async {
+        while service.sandboxes.reconcile(Trigger::Start, false).await.is_err() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
     assert_eq!(service.status(chat).await, Some(Status::Running));
     assert_eq!(service.sandboxes.count().await, 1);
 }

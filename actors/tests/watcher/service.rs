@@ -62,7 +62,7 @@ impl Service {
         let world = World {
             instance: "default".parse().expect("a name"),
             engine: Bounded::new(Arc::new(engine.clone()), limits),
-            turns: sandboxd_actors::engine::fair_queue::EngineQueue::new(64),
+            engine_queue: sandboxd_actors::engine::fair_queue::EngineQueue::new(64),
             queue_limit: Duration::from_secs(60),
             capacity: Default::default(),
             probe: Arc::new(AlwaysReady),
@@ -82,6 +82,7 @@ impl Service {
             teardown: TeardownLimits { graceful: limit, remove: limit, total: limit },
             journal,
             cleanups: Default::default(),
+            addresses: Default::default(),
             retention: sandboxd_actors::domain::snapshot::retention::Retention {
                 keep: 5,
                 max_age: Duration::from_secs(3600),

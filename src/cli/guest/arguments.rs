@@ -1,14 +1,13 @@
 //! The arguments of the commands that work in a guest.
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use serde_json::{Map, Value, json};
+use sandboxd_protocol::command::{Command, ExecParams};
 
 use super::transfer::Place;
-use crate::cli::arguments::{duration, variable};
+use crate::cli::arguments::{duration, variable, variables};
 
 #[derive(Debug, Subcommand)]
 pub(in crate::cli) enum GuestCommand {
@@ -46,7 +45,7 @@ pub(in crate::cli) enum GuestCommand {
         chat: String,
         /// Only this many of the last lines
         #[arg(long, value_name = "LINES")]
-        tail: Option<u64>,
+        tail: Option<u32>,
         /// Follow the output until the sandbox ends or Ctrl-C
         #[arg(long, short)]
         follow: bool,
@@ -218,29 +217,23 @@ impl Exec {
     }
 
     /// Returns the request parameters without options that were not given. The service sets the defaults.
-    pub(super) fn params(&self) -> Value {
-        let mut params = Map::new();
-        params.insert("chat_id".into(), json!(self.chat));
-        params.insert("command".into(), json!(self.command));
-        if let Some(user) = &self.user {
-            params.insert("user".into(), json!(user));
+    pub(super) fn params(&self) -> ExecParams {
+        ExecParams {
+            chat_id: self.chat.clone(),
+            command: Command::Arguments(self.command.clone()),
+            user: self.user.clone(),
+            cwd: self.cwd.clone(),
+            env: variables(&self.env),
+            stdin: None,
+            stdin_base64: None,
+            stdin_follows: self.interactive.then_some(true),
+            timeout: self.timeout.map(|timeout| timeout.as_secs_f64()),
+            max_output: None,
+            stream: None,
+            on_disconnect: None,
+            detach: self.detach.then_some(true),
+            sync: None,
+            terminal: None,
         }
-        if let Some(cwd) = &self.cwd {
-            params.insert("cwd".into(), json!(cwd));
-        }
-        if !self.env.is_empty() {
-            let env: BTreeMap<_, _> = self.env.iter().cloned().collect();
-            params.insert("env".into(), json!(env));
-        }
-        if let Some(timeout) = self.timeout {
-            params.insert("timeout".into(), json!(timeout.as_secs_f64()));
-        }
-        if self.interactive {
-            params.insert("stdin_follows".into(), json!(true));
-        }
-        if self.detach {
-            params.insert("detach".into(), json!(true));
-        }
-        params.into()
     }
 }

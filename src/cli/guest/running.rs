@@ -6,9 +6,17 @@ use std::pin::Pin;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use serde::Deserialize;
+use sandboxd_protocol::command::{
+    self, AttachParams, CommandEnd, ExecParams, InputParams, KillParams, ResizeParams, RunCodeParams, Terminal,
+};
+use sandboxd_protocol::empty::Empty;
+use sandboxd_protocol::error::ErrorKind;
+use sandboxd_protocol::guest::{LogsParams, LogsResult};
+use sandboxd_protocol::method::Method;
+use sandboxd_protocol::notification::{
+    MissedNotification, Notification as Kind, OutputNotification, StartedNotification,
+};
 use serde_json::value::RawValue;
-use serde_json::{Value, json};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 
@@ -32,41 +40,37 @@ pub(super) async fn shell(service: &Service, chat: &str) -> Result<(Exit, String
 }
 
 pub(super) async fn exec(service: &Service, exec: &Exec) -> Result<(Exit, String), CliError> {
-    let mut params = exec.params();
-    params["stream"] = json!(!service.json);
-    if exec.terminal {
-        let (rows, columns) = terminal::size();
-        params["terminal"] = json!({ "rows": rows, "columns": columns });
-    }
+    let terminal = exec.terminal.then(terminal::size);
+    let params = ExecParams { stream: Some(!service.json), terminal, ..exec.params() };
     // In raw mode, Ctrl-C goes to the command.
     let raw = (exec.terminal && exec.interactive).then(RawMode::enter).flatten();
-    let stream = service.client.stream("sandbox.exec", params).await?;
+    let stream = service.client.stream(Method::SandboxExec, params).await?;
     let input = exec.interactive.then(standard_input);
     let resized = raw.is_some().then(|| signal(SignalKind::window_change()).ok()).flatten();
-    let running = Running { service, chat: &exec.chat, command: None, input, resized, kills: true };
+    let running = Running { input, resized, ..Running::new(service, &exec.chat) };
     let ended = running.follow(stream).await;
     drop(raw);
     ended
 }
 
-pub(super) async fn attach(service: &Service, chat: &str, command: u64) -> Result<(Exit, String), CliError> {
-    let params = json!({ "chat_id": chat, "command_id": command, "stream": !service.json });
-    let stream = service.client.stream("sandbox.attach", params).await?;
-    let running = Running { service, chat, command: Some(command), input: None, resized: None, kills: false };
+pub(super) async fn attach(service: &Service, chat: &str, command_id: u64) -> Result<(Exit, String), CliError> {
+    let stream = Some(!service.json);
+    let params = AttachParams { chat_id: chat.to_owned(), command_id, stream, ..AttachParams::default() };
+    let stream = service.client.stream(Method::SandboxAttach, params).await?;
+    let running = Running { command: Some(command_id), kills: false, ..Running::new(service, chat) };
     running.follow(stream).await
 }
 
-pub(super) async fn code(service: &Service, chat: &str, mut params: Value) -> Result<(Exit, String), CliError> {
-    params["stream"] = json!(!service.json);
-    let stream = service.client.stream("sandbox.run_code", params).await?;
-    let running = Running { service, chat, command: None, input: None, resized: None, kills: true };
-    running.follow(stream).await
+pub(super) async fn code(service: &Service, params: RunCodeParams) -> Result<(Exit, String), CliError> {
+    let params = RunCodeParams { stream: Some(!service.json), ..params };
+    let stream = service.client.stream(Method::SandboxRunCode, &params).await?;
+    Running::new(service, &params.chat_id).follow(stream).await
 }
 
 /// Prints the output of the sandbox's main program. There is no exit code to return.
-pub(super) async fn logs(service: &Service, chat: &str, params: Value) -> Result<(Exit, String), CliError> {
-    let mut stream = service.client.stream("sandbox.logs", params).await?;
-    let mut followed = Running { service, chat, command: None, input: None, resized: None, kills: false };
+pub(super) async fn logs(service: &Service, params: LogsParams) -> Result<(Exit, String), CliError> {
+    let mut stream = service.client.stream(Method::SandboxLogs, &params).await?;
+    let mut followed = Running::new(service, &params.chat_id);
     let mut interrupted = std::pin::pin!(tokio::signal::ctrl_c());
     loop {
         let notification = tokio::select! {
@@ -78,7 +82,7 @@ pub(super) async fn logs(service: &Service, chat: &str, params: Value) -> Result
             return Ok((Exit::Done, String::new()));
         }
     }
-    let _: Value = stream.end().await?;
+    stream.end::<LogsResult>().await?;
     Ok((Exit::Done, String::new()))
 }
 
@@ -110,7 +114,11 @@ struct Running<'a> {
     kills: bool,
 }
 
-impl Running<'_> {
+impl<'a> Running<'a> {
+    fn new(service: &'a Service, chat: &'a str) -> Self {
+        Self { service, chat, command: None, input: None, resized: None, kills: true }
+    }
+
     async fn follow(mut self, mut stream: Stream) -> Result<(Exit, String), CliError> {
         let mut interrupted = signal(SignalKind::interrupt()).map_err(CliError::Signals)?;
         let mut terminated = signal(SignalKind::terminate()).map_err(CliError::Signals)?;
@@ -133,13 +141,13 @@ impl Running<'_> {
                         return Ok((Exit::Command(INTERRUPTED), String::new()));
                     }
                     is_interrupted = true;
-                    let Some(command) = self.command else {
+                    let Some(command_id) = self.command else {
                         return Ok((Exit::Command(INTERRUPTED), String::new()));
                     };
-                    let params = json!({ "chat_id": self.chat, "command_id": command });
+                    let params = KillParams { chat_id: self.chat.to_owned(), command_id, signal: None };
                     let client = self.service.client.clone();
                     // Not awaited here, because the answer comes after the output up to then.
-                    tokio::spawn(async move { client.call::<Value>("sandbox.kill", params).await });
+                    tokio::spawn(async move { client.call::<Empty>(Method::SandboxKill, params).await });
                     continue;
                 }
                 _ = terminated.recv() => return Ok((Exit::Command(TERMINATED), String::new())),
@@ -155,11 +163,11 @@ impl Running<'_> {
         }
         let ended: Result<Box<RawValue>, _> = stream.end().await;
         let ended = ended.map_err(|error| self.connection_error(error))?;
-        let end: End = parsed(&ended)?;
+        let end: CommandEnd = parsed(&ended)?;
         if end.oom_killed {
             print_notice("the command was killed because its sandbox ran out of memory");
         }
-        let code = if is_interrupted { INTERRUPTED } else { end.code() };
+        let code = if is_interrupted { INTERRUPTED } else { exit_code(&end) };
         let output = if self.service.json { format!("{}\n", ended.get()) } else { String::new() };
         Ok((Exit::Command(code), output))
     }
@@ -168,8 +176,8 @@ impl Running<'_> {
     fn connection_error(&self, error: ClientError) -> CliError {
         let command = match &error {
             ClientError::Disconnected => self.command,
-            ClientError::Failed(failure) if failure.data.kind == "shutting_down" => {
-                failure.data.details.get("command_id").and_then(Value::as_u64).or(self.command)
+            ClientError::Failed(failure) if failure.data.kind == ErrorKind::ShuttingDown => {
+                failure.detail("command_id").or(self.command)
             }
             _ => None,
         };
@@ -181,30 +189,32 @@ impl Running<'_> {
 
     /// Prints the output in a notification. Returns false if the reader has closed it.
     fn handle(&mut self, notification: &Notification) -> Result<bool, ClientError> {
-        let params: Params = parsed(&notification.params)?;
-        self.command = params.command_id.or(self.command);
-        if let Some(missed) = params.bytes {
-            print_notice(&format!("{missed} bytes of output were lost"));
-        }
-        let bytes = content(params.text, params.base64)?;
-        let written = match params.stream.as_deref() {
-            Some("stderr") => std::io::stderr().lock().write_all(&bytes),
-            _ => {
-                let mut stdout = std::io::stdout().lock();
-                stdout.write_all(&bytes).and_then(|()| stdout.flush())
+        let params = &notification.params;
+        let written = match notification.kind() {
+            Some(Kind::Output) => {
+                let output: OutputNotification = parsed(params)?;
+                let bytes = content(output.text, output.base64)?;
+                match output.stream {
+                    command::Stream::Stderr => std::io::stderr().lock().write_all(&bytes),
+                    command::Stream::Stdout => {
+                        let mut stdout = std::io::stdout().lock();
+                        stdout.write_all(&bytes).and_then(|()| stdout.flush())
+                    }
+                }
             }
+            Some(Kind::Started) => {
+                self.command = Some(parsed::<StartedNotification>(params)?.command_id);
+                Ok(())
+            }
+            Some(Kind::Missed) => {
+                let missed: MissedNotification = parsed(params)?;
+                print_notice(&format!("{} bytes of output were lost", missed.bytes));
+                Ok(())
+            }
+            _ => Ok(()),
         };
         Ok(written.is_ok())
     }
-}
-
-#[derive(Deserialize)]
-struct Params {
-    command_id: Option<u64>,
-    stream: Option<String>,
-    text: Option<String>,
-    base64: Option<String>,
-    bytes: Option<u64>,
 }
 
 /// Decodes bytes that the service sent as text or in base64.
@@ -231,24 +241,21 @@ impl Forwarder {
             tokio::select! {
                 bytes = next(&mut input) => {
                     let is_last = bytes.is_none();
-                    let encoded = STANDARD.encode(bytes.unwrap_or_default());
-                    let sent = self.call("sandbox.input", json!({ "base64": encoded, "end": is_last })).await;
+                    let (chat_id, command_id) = (self.chat.clone(), self.command);
+                    let base64 = Some(STANDARD.encode(bytes.unwrap_or_default()));
+                    let params = InputParams { chat_id, command_id, text: None, base64, end: Some(is_last) };
+                    let sent = self.client.call::<Empty>(Method::SandboxInput, params).await;
                     if is_last || sent.is_err() {
                         input = None;
                     }
                 }
                 () = changed(&mut resized) => {
-                    let (rows, columns) = terminal::size();
-                    let _ = self.call("sandbox.resize", json!({ "rows": rows, "columns": columns })).await;
+                    let Terminal { rows, columns } = terminal::size();
+                    let params = ResizeParams { chat_id: self.chat.clone(), command_id: self.command, rows, columns };
+                    let _ = self.client.call::<Empty>(Method::SandboxResize, params).await;
                 }
             }
         }
-    }
-
-    async fn call(&self, method: &str, mut params: Value) -> Result<Value, ClientError> {
-        params["chat_id"] = json!(self.chat);
-        params["command_id"] = json!(self.command);
-        self.client.call(method, params).await
     }
 }
 
@@ -276,23 +283,12 @@ async fn changed(resized: &mut Option<Signal>) {
     }
 }
 
-#[derive(Debug, Deserialize)]
-struct End {
-    exit_code: Option<i32>,
-    signal: Option<i32>,
-    timed_out: bool,
-    #[serde(default)]
-    oom_killed: bool,
-}
-
-impl End {
-    /// Returns the exit code by the convention of shells.
-    fn code(&self) -> u8 {
-        match *self {
-            End { timed_out: true, .. } => TIMED_OUT,
-            End { exit_code: Some(code), .. } => code as u8,
-            End { signal, .. } => 128 + signal.unwrap_or_default() as u8,
-        }
+/// Returns the exit code by the convention of shells.
+fn exit_code(end: &CommandEnd) -> u8 {
+    match *end {
+        CommandEnd { timed_out: true, .. } => TIMED_OUT,
+        CommandEnd { exit_code: Some(code), .. } => code as u8,
+        CommandEnd { signal, .. } => 128 + signal.unwrap_or_default() as u8,
     }
 }
 
@@ -302,7 +298,10 @@ mod tests {
 
     #[test]
     fn an_end_has_the_exit_code_of_a_shell() {
-        let code = |exit_code, signal, timed_out| End { exit_code, signal, timed_out, oom_killed: false }.code();
+        let code = |code, signal, timed_out| {
+            let (killed, oom_killed) = (false, false);
+            exit_code(&CommandEnd { exit_code: code, signal, timed_out, killed, oom_killed, duration: 1.0 })
+        };
         assert_eq!([code(Some(3), None, false), code(None, Some(9), false), code(None, Some(9), true)], [3, 137, 124]);
     }
 

@@ -1,22 +1,9 @@
 //! The resource usage of a sandbox, as a table.
 
-use serde::Deserialize;
+use sandboxd_protocol::guest::Stats;
 
 use super::size;
 use crate::cli::columns::{Columns, Width};
-
-#[derive(Debug, Deserialize)]
-pub(super) struct Stats {
-    cpu_seconds: Option<f64>,
-    cpu_percent: Option<f64>,
-    memory_bytes: Option<u64>,
-    memory_limit_bytes: Option<u64>,
-    pids: Option<u64>,
-    pids_limit: Option<u64>,
-    received_bytes: Option<u64>,
-    sent_bytes: Option<u64>,
-    written_bytes: Option<u64>,
-}
 
 pub(super) fn table(stats: Stats, width: Width) -> String {
     let mut table = Columns::pairs();

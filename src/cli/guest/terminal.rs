@@ -3,6 +3,7 @@
 use std::io::{IsTerminal, Stdin};
 
 use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
+use sandboxd_protocol::command::Terminal;
 
 /// Raw mode of the terminal, until drop: every key goes to the sandbox.
 #[derive(Debug)]
@@ -32,11 +33,11 @@ impl Drop for RawMode {
     }
 }
 
-/// Returns rows and columns, 24 and 80 without a terminal.
-pub(super) fn size() -> (u16, u16) {
+/// Returns the size of the terminal; 24 rows and 80 columns without one.
+pub(super) fn size() -> Terminal {
     let size = tcgetwinsize(std::io::stdin()).or_else(|_| tcgetwinsize(std::io::stdout()));
     match size {
-        Ok(size) if size.ws_row > 0 && size.ws_col > 0 => (size.ws_row, size.ws_col),
-        _ => (24, 80),
+        Ok(size) if size.ws_row > 0 && size.ws_col > 0 => Terminal { rows: size.ws_row, columns: size.ws_col },
+        _ => Terminal { rows: 24, columns: 80 },
     }
 }

@@ -8,8 +8,13 @@ use std::path::{Path, PathBuf};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use serde::Deserialize;
-use serde_json::{Value, json};
+use sandboxd_protocol::command::InputParams;
+use sandboxd_protocol::empty::Empty;
+use sandboxd_protocol::file::{self, FileKind, PathParams, ReadFileParams, ReadFileResult, WriteFileParams};
+use sandboxd_protocol::method::Method;
+use sandboxd_protocol::notification::{DataNotification, StartedNotification};
+use serde::Serialize;
+use serde::de::IgnoredAny;
 use uuid::Uuid;
 
 use super::progress::Progress;
@@ -66,7 +71,9 @@ pub(super) async fn copy(
 ) -> Result<(Exit, String), CliError> {
     let CopyOptions { parents, recursive } = options;
     match (from, to) {
-        (Place::Sandbox { chat, path }, Place::Local(to)) if recursive && is_directory(service, chat, path).await? => {
+        (Place::Sandbox { chat, path }, Place::Local(to))
+            if recursive && stat(service, chat, path).await?.kind == FileKind::Directory =>
+        {
             trees::download(service, chat, path, to).await
         }
         (Place::Local(from), Place::Sandbox { chat, path }) if recursive && from.is_dir() => {
@@ -75,8 +82,8 @@ pub(super) async fn copy(
         (Place::Sandbox { chat, path }, Place::Stdio) => cat(service, chat, path).await,
         (Place::Sandbox { chat, path }, Place::Local(to)) => download(service, chat, path, to).await,
         (Place::Stdio, Place::Sandbox { chat, path }) => {
-            let params = json!({ "chat_id": chat, "path": path, "follows": true, "parents": parents });
-            send(service, "sandbox.write_file", params, io::stdin(), "standard input", None).await
+            let params = write_params(chat, path, None, parents);
+            send(service, chat, Method::SandboxWriteFile, params, io::stdin(), "standard input", None).await
         }
         (Place::Local(from), Place::Sandbox { chat, path }) => {
             let failed = |error| CliError::local(from, error);
@@ -85,14 +92,23 @@ pub(super) async fn copy(
             if metadata.is_dir() {
                 return Err(failed(io::ErrorKind::IsADirectory.into()));
             }
-            let path = target_path(path, from);
             let mode = metadata.is_file().then(|| metadata.permissions().mode() & PERMISSIONS);
             let size = metadata.is_file().then_some(metadata.len());
-            let params = json!({ "chat_id": chat, "path": path, "follows": true, "mode": mode, "parents": parents });
-            send(service, "sandbox.write_file", params, file, from.to_string_lossy().as_ref(), size).await
+            let params = write_params(chat, &target_path(path, from), mode, parents);
+            let name = from.to_string_lossy();
+            send(service, chat, Method::SandboxWriteFile, params, file, &name, size).await
         }
         _ => Err(CliError::Usage("one path has to be in a sandbox, as CHAT:PATH, and the other one local")),
     }
+}
+
+pub(super) fn path_params(chat: &str, path: &str) -> PathParams {
+    PathParams { chat_id: chat.to_owned(), path: path.to_owned() }
+}
+
+fn write_params(chat: &str, path: &str, mode: Option<u32>, parents: bool) -> WriteFileParams {
+    let PathParams { chat_id, path } = path_params(chat, path);
+    WriteFileParams { chat_id, path, follows: Some(true), mode, parents: Some(parents), ..Default::default() }
 }
 
 /// Returns the target path. A path that ends with a slash is the directory for the file.
@@ -129,19 +145,18 @@ async fn download(service: &Service, chat: &str, path: &str, to: &Path) -> Resul
     }
     let (draft, file) = Draft::beside(&to).map_err(failed)?;
     let read = receive(service, chat, path, file, &mut progress).await.map_err(|error| error.at(&to))?;
-    draft.keep(&to, read.mode & PERMISSIONS).map_err(failed)?;
+    draft.keep(&to, read.file.mode & PERMISSIONS).map_err(failed)?;
     Ok((Exit::Done, String::new()))
 }
 
-async fn is_directory(service: &Service, chat: &str, path: &str) -> Result<bool, ClientError> {
-    let facts: Value = service.client.call("sandbox.stat_file", json!({ "chat_id": chat, "path": path })).await?;
-    Ok(facts["kind"] == "directory")
+async fn stat(service: &Service, chat: &str, path: &str) -> Result<file::File, ClientError> {
+    service.client.call(Method::SandboxStatFile, path_params(chat, path)).await
 }
 
 /// Returns the size of a file, if known. Only the progress display needs it.
 async fn size(service: &Service, chat: &str, path: &str) -> Option<u64> {
-    let facts: Value = service.client.call("sandbox.stat_file", json!({ "chat_id": chat, "path": path })).await.ok()?;
-    (facts["kind"] == "file").then(|| facts["size"].as_u64()).flatten()
+    let file = stat(service, chat, path).await.ok()?;
+    (file.kind == FileKind::File).then_some(file.size)
 }
 
 /// An incomplete file, removed on drop.
@@ -168,11 +183,6 @@ impl Drop for Draft {
         // Fails after a rename to the target, which is expected.
         let _ = fs::remove_file(&self.0);
     }
-}
-
-#[derive(Debug, Deserialize)]
-struct ReadFile {
-    mode: u32,
 }
 
 /// A failure of the service or of the local file.
@@ -202,9 +212,10 @@ async fn receive(
     path: &str,
     mut to: impl Write,
     progress: &mut Progress,
-) -> Result<ReadFile, TransferError> {
-    let params = json!({ "chat_id": chat, "path": path, "stream": true });
-    let mut stream = service.client.stream("sandbox.read_file", params).await?;
+) -> Result<ReadFileResult, TransferError> {
+    let PathParams { chat_id, path } = path_params(chat, path);
+    let params = ReadFileParams { chat_id, path, stream: Some(true), ..Default::default() };
+    let mut stream = service.client.stream(Method::SandboxReadFile, params).await?;
     while let Some(bytes) = next_chunk(&mut stream).await? {
         to.write_all(&bytes).map_err(TransferError::Local)?;
         progress.advance(bytes.len());
@@ -214,42 +225,37 @@ async fn receive(
 }
 
 pub(super) async fn next_chunk(stream: &mut Stream) -> Result<Option<Vec<u8>>, ClientError> {
-    #[derive(Deserialize)]
-    struct Chunk {
-        text: Option<String>,
-        base64: Option<String>,
-    }
     let Some(notification) = stream.next().await else { return Ok(None) };
-    let Chunk { text, base64 } = parsed(&notification.params)?;
+    let DataNotification { text, base64, .. } = parsed(&notification.params)?;
     content(text, base64).map(Some)
 }
 
 /// Calls a method and sends the content that follows.
 pub(super) async fn send(
     service: &Service,
-    method: &str,
-    params: Value,
+    chat: &str,
+    method: Method,
+    params: impl Serialize,
     from: impl Read,
     name: &str,
     size: Option<u64>,
 ) -> Result<(Exit, String), CliError> {
-    let chat = params["chat_id"].clone();
     let mut stream = service.client.stream(method, params).await?;
     let mut progress = Progress::new(name, size, service.json);
     if let Some(transfer) = started(&mut stream).await? {
         // The answer reports a failure of the service in full.
-        match send_chunks(&service.client, &chat, transfer, from, &mut progress).await {
+        match send_chunks(&service.client, chat, transfer, from, &mut progress).await {
             Err(TransferError::Local(error)) => return Err(CliError::local(Path::new(name), error)),
             Ok(()) | Err(TransferError::Service(_)) => {}
         }
     }
-    let _: Value = stream.end().await?;
+    let _: IgnoredAny = stream.end().await?;
     Ok((Exit::Done, String::new()))
 }
 
 async fn send_chunks(
     client: &Client,
-    chat: &Value,
+    chat: &str,
     transfer: u64,
     mut from: impl Read,
     progress: &mut Progress,
@@ -257,9 +263,10 @@ async fn send_chunks(
     let mut buffer = vec![0; CHUNK];
     loop {
         let length = fill(&mut from, &mut buffer).map_err(TransferError::Local)?;
-        let (encoded, end) = (STANDARD.encode(&buffer[..length]), length < buffer.len());
-        let params = json!({ "chat_id": chat, "command_id": transfer, "base64": encoded, "end": end });
-        let _: Value = client.call("sandbox.input", params).await?;
+        let end = length < buffer.len();
+        let base64 = Some(STANDARD.encode(&buffer[..length]));
+        let params = InputParams { chat_id: chat.to_owned(), command_id: transfer, text: None, base64, end: Some(end) };
+        client.call::<Empty>(Method::SandboxInput, params).await?;
         progress.advance(length);
         if end {
             return Ok(());
@@ -269,12 +276,8 @@ async fn send_chunks(
 
 /// Returns the id that the chunks are sent to, or `None` if the request failed and the answer has the error.
 async fn started(stream: &mut Stream) -> Result<Option<u64>, ClientError> {
-    #[derive(Deserialize)]
-    struct Started {
-        command_id: u64,
-    }
     match stream.next().await {
-        Some(notification) => parsed::<Started>(&notification.params).map(|started| Some(started.command_id)),
+        Some(notification) => parsed(&notification.params).map(|started: StartedNotification| Some(started.command_id)),
         None => Ok(None),
     }
 }

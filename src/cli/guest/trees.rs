@@ -6,11 +6,12 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use sandbox_init::tree::{Packing, Totals, TreeError, Unpacking};
-use serde::Deserialize;
-use serde_json::{Value, json};
+use sandboxd_protocol::empty::Empty;
+use sandboxd_protocol::file::{FileReason, MakeDirectoryParams, TreeResult, WriteTreeParams};
+use sandboxd_protocol::method::Method;
 
 use super::progress::Progress;
-use super::transfer::{next_chunk, send};
+use super::transfer::{next_chunk, path_params, send};
 use crate::cli::failure::CliError;
 use crate::cli::{Exit, Service};
 use crate::client::ClientError;
@@ -21,7 +22,7 @@ pub(super) async fn download(service: &Service, chat: &str, path: &str, to: &Pat
         Some(name) if to.is_dir() => to.join(name),
         _ => to.to_owned(),
     };
-    let mut stream = service.client.stream("sandbox.read_tree", json!({ "chat_id": chat, "path": path })).await?;
+    let mut stream = service.client.stream(Method::SandboxReadTree, path_params(chat, path)).await?;
     let mut progress = Progress::new(&to.to_string_lossy(), None, service.json);
     let mut unpacking = None;
     while let Some(bytes) = next_chunk(&mut stream).await? {
@@ -33,7 +34,7 @@ pub(super) async fn download(service: &Service, chat: &str, path: &str, to: &Pat
         unpacking.take(&bytes).map_err(|error| failed(&to, error))?;
         progress.advance(bytes.len());
     }
-    let read: Transferred = stream.end().await?;
+    let read: TreeResult = stream.end().await?;
     if let Some(mut unpacking) = unpacking {
         unpacking.finish().map_err(|error| failed(&to, error))?;
     }
@@ -49,17 +50,17 @@ pub(super) async fn upload(
 ) -> Result<(Exit, String), CliError> {
     let packing = Packing::open(from).map_err(|error| CliError::local(from, error))?;
     if !parents {
-        let made: Result<Value, _> =
-            service.client.call("sandbox.make_directory", json!({ "chat_id": chat, "path": path })).await;
-        match made {
-            Err(ClientError::Failed(failure)) if failure.data.details.get("reason") == Some(&json!("exists")) => {}
+        let (chat_id, path) = (chat.to_owned(), path.to_owned());
+        let params = MakeDirectoryParams { chat_id, path, mode: None, parents: None };
+        match service.client.call::<Empty>(Method::SandboxMakeDirectory, params).await {
+            Err(ClientError::Failed(failure)) if failure.detail("reason") == Some(FileReason::Exists) => {}
             made => drop(made?),
         }
     }
-    let params = json!({ "chat_id": chat, "path": path, "parents": parents });
+    let params = WriteTreeParams { chat_id: chat.to_owned(), path: path.to_owned(), parents: Some(parents) };
     let mut archive = Archive { packing, made: Vec::new(), read: 0, totals: None };
     let name = from.to_string_lossy();
-    let (exit, _) = send(service, "sandbox.write_tree", params, &mut archive, &name, None).await?;
+    let (exit, _) = send(service, chat, Method::SandboxWriteTree, params, &mut archive, &name, None).await?;
     Ok((exit, skipped(archive.totals.unwrap_or_default().skipped)))
 }
 
@@ -75,12 +76,6 @@ fn failed(to: &Path, TreeError { entry, error }: TreeError) -> CliError {
     let shown = String::from_utf8_lossy(&entry).escape_debug().to_string();
     let place = if entry.is_empty() { to.to_owned() } else { PathBuf::from(format!("{}/{shown}", to.display())) };
     CliError::local(&place, error)
-}
-
-/// The used part of the answer.
-#[derive(Deserialize)]
-struct Transferred {
-    skipped: u64,
 }
 
 fn skipped(count: u64) -> String {

@@ -6,7 +6,10 @@ use std::process::Stdio;
 use clap::Args;
 use futures_util::stream::{self, Stream};
 use sandboxd_actors::ports::images::{ImageError, Images as _};
-use serde_json::{Value, json};
+use sandboxd_protocol::empty::NoParams;
+use sandboxd_protocol::method::Method;
+use sandboxd_protocol::system::InfoResult;
+use serde_json::json;
 use tokio::io::AsyncReadExt;
 use tokio::process::{Child, Command};
 
@@ -67,8 +70,8 @@ pub(in crate::cli) async fn make(
 }
 
 async fn engine_of(service: &Client) -> Option<String> {
-    let info: Value = service.call("system.info", json!({})).await.ok()?;
-    Some(info["engine"]["host"].as_str()?.to_owned())
+    let info: InfoResult = service.call(Method::SystemInfo, NoParams {}).await.ok()?;
+    Some(info.engine?.host)
 }
 
 /// Returns the id of the image, and whether it was built.

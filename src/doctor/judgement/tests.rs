@@ -6,9 +6,9 @@ use super::super::check::Status;
 use super::super::findings::Pool;
 use super::*;
 use crate::engine::condition::NetworkCondition;
-use crate::server::entry::KeptOut;
+use crate::server::entry::ExcludedCaller;
 
-const ENTRY: Entry = Entry { uid: 0, gid: 900, mode: 0o660 };
+const ACCESS: SocketAccess = SocketAccess { uid: 0, gid: 900, mode: 0o660 };
 
 const SILENT: &str = "the engine cannot be reached: none answers";
 
@@ -48,8 +48,8 @@ fn healthy() -> Findings {
         callers: Callers {
             socket: "/run/s".into(),
             named: 1,
-            entry: Some(ENTRY),
-            kept_out: vec![],
+            access: Some(ACCESS),
+            excluded: vec![],
             closed_directory: None,
         },
         user: User { uid: 0, gid: 0 },
@@ -226,8 +226,9 @@ fn open_files_have_to_last_for_all_connections_and_sandboxes() {
 
 #[test]
 fn allowed_callers_that_cannot_open_the_socket_are_a_warning() {
-    let kept_out = KeptOut { key: "socket.allow_users", name: "ann".into(), entry: Entry { gid: 0, ..ENTRY } };
-    let check = only(|findings| findings.callers.kept_out = vec![kept_out.clone()]);
+    let excluded =
+        ExcludedCaller { key: "socket.allow_users", name: "ann".into(), access: SocketAccess { gid: 0, ..ACCESS } };
+    let check = only(|findings| findings.callers.excluded = vec![excluded.clone()]);
     assert_is(&check, Status::Warning, "callers", "ann cannot open the socket", "usermod -aG sandboxd ann");
     let closed = only(|findings| findings.callers.closed_directory = Some("/run".into()));
     assert_is(&closed, Status::Warning, "callers", "not every user may enter /run", "chmod o+x /run");

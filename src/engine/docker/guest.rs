@@ -17,7 +17,7 @@ use sandboxd_actors::domain::ids::ContainerId;
 
 use super::{DockerEngine, errors};
 use crate::engine::guest::{
-    Archive, Command, CommandDefaults, EngineGuest, Execution, GuestError, Look, Output, Streams, Upload,
+    Archive, Command, CommandDefaults, EngineGuest, ExecStatus, Execution, GuestError, Output, Streams, Upload,
 };
 
 /// How long the engine may take to accept a call.
@@ -54,11 +54,11 @@ impl EngineGuest for DockerEngine {
         Ok(Execution { id, streams })
     }
 
-    async fn look(&self, execution: &str) -> Result<Look, GuestError> {
+    async fn inspect_exec(&self, execution: &str) -> Result<ExecStatus, GuestError> {
         let inspected = within_limit(self.docker().await?.inspect_exec(execution)).await?;
         let process = inspected.pid.and_then(|pid| i32::try_from(pid).ok()).filter(|pid| *pid > 0);
         let ended = inspected.exit_code.filter(|_| inspected.running != Some(true));
-        Ok(Look { process, exit_code: ended.and_then(|code| i32::try_from(code).ok()) })
+        Ok(ExecStatus { process, exit_code: ended.and_then(|code| i32::try_from(code).ok()) })
     }
 
     async fn resize(&self, execution: &str, rows: u16, columns: u16) -> Result<(), GuestError> {

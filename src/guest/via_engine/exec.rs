@@ -16,7 +16,7 @@ use super::commands::CommandState;
 use super::frames::{Reader, Writer};
 use super::processes::MemoryGroup;
 use super::{GuestViaEngine, failed, other, processes, unsupported};
-use crate::engine::guest::{Command, Execution, GuestError, Look, Output, Streams};
+use crate::engine::guest::{Command, ExecStatus, Execution, GuestError, Output, Streams};
 
 /// The first and the longest delay between two checks of a command that is about to begin or to end.
 const MIN_DELAY: Duration = Duration::from_millis(5);
@@ -60,8 +60,8 @@ impl GuestViaEngine {
             tokio::spawn(self.clone().watch(id, execution, timeout));
             return Ok(());
         };
-        let look = self.wait_begun_or_kill(id, &execution).await?;
-        let Some(process) = look.process else { return Err(not_started(&printed(streams).await)) };
+        let status = self.wait_begun_or_kill(id, &execution).await?;
+        let Some(process) = status.process else { return Err(not_started(&printed(streams).await)) };
         if let Some(size) = &run.terminal {
             let _ = self.engine.resize(&execution, size.rows, size.columns).await;
         }
@@ -171,8 +171,8 @@ impl GuestViaEngine {
             if !timed_out && timeout.is_some_and(|limit| started.elapsed() >= limit) {
                 timed_out = self.kill(id).await.is_ok();
             }
-            match self.engine.look(&execution).await {
-                Ok(Look { exit_code: Some(code), .. }) => {
+            match self.engine.inspect_exec(&execution).await {
+                Ok(ExecStatus { exit_code: Some(code), .. }) => {
                     let age = started.elapsed();
                     return self.commands.change(id, |known| {
                         known.ending = Some(ending(code, age, timed_out, known.killed, known.memory.as_ref()));
@@ -226,7 +226,7 @@ impl GuestViaEngine {
         act: impl FnOnce(&str, i32) -> std::io::Result<()> + Send + 'static,
     ) -> Result<(), Failure> {
         let container = self.container.clone();
-        if self.engine.look(execution).await.is_ok_and(|look| look.exit_code.is_some()) {
+        if self.engine.inspect_exec(execution).await.is_ok_and(|status| status.exit_code.is_some()) {
             // The process id may be reused. Processes that the command left running no longer belong to it.
             return Ok(());
         }
@@ -307,11 +307,11 @@ impl GuestViaEngine {
     }
 
     /// Waits until the command has begun, or certainly will not. A failed check tells neither, so it is repeated.
-    async fn wait_begun(&self, execution: &str) -> Result<Look, Failure> {
+    async fn wait_begun(&self, execution: &str) -> Result<ExecStatus, Failure> {
         let mut backoff = Backoff::new();
         loop {
-            let failure = match self.engine.look(execution).await {
-                Ok(look) if look.process.is_some() || look.exit_code.is_some() => return Ok(look),
+            let failure = match self.engine.inspect_exec(execution).await {
+                Ok(status) if status.process.is_some() || status.exit_code.is_some() => return Ok(status),
                 Ok(_) => {
                     let message = format!("the engine has not started the command within {BEGIN_LIMIT:?}");
                     failed(Errno::NOTCONN, message)
@@ -329,7 +329,7 @@ impl GuestViaEngine {
 
     /// Waits likewise for a caller's command. The caller takes a cancelled command for not started and cannot end it,
     /// so the command is killed if it begins later.
-    async fn wait_begun_or_kill(&self, id: u64, execution: &str) -> Result<Look, Failure> {
+    async fn wait_begun_or_kill(&self, id: u64, execution: &str) -> Result<ExecStatus, Failure> {
         let begun = self.wait_begun(execution).await;
         if begun.is_err() {
             tokio::spawn(self.clone().kill_when_begun(id, execution.to_owned()));
@@ -341,9 +341,9 @@ impl GuestViaEngine {
     async fn kill_when_begun(self, id: u64, execution: String) {
         let mut backoff = Backoff::new();
         while backoff.elapsed() < KILL_LIMIT {
-            match self.engine.look(&execution).await {
-                Ok(Look { exit_code: Some(_), .. }) | Err(GuestError::NotFound) => return,
-                Ok(Look { process: Some(process), .. }) => {
+            match self.engine.inspect_exec(&execution).await {
+                Ok(ExecStatus { exit_code: Some(_), .. }) | Err(GuestError::NotFound) => return,
+                Ok(ExecStatus { process: Some(process), .. }) => {
                     let failure = self.kill_process(id, &execution, process).await.err();
                     let failure = failure.map(|failure| String::from_utf8_lossy(&failure.message.0).into_owned());
                     tracing::warn!(session.id = %self.session, process, failure, "killing a cancelled command");
@@ -360,9 +360,9 @@ impl GuestViaEngine {
     async fn wait_ended(&self, execution: &str, broken: Option<GuestError>) -> Result<i32, Lost> {
         let (mut backoff, mut silent_since) = (Backoff::new(), None);
         loop {
-            let running = match self.engine.look(execution).await {
-                Ok(Look { exit_code: Some(code), .. }) => return Ok(code),
-                Ok(Look { process, .. }) => {
+            let running = match self.engine.inspect_exec(execution).await {
+                Ok(ExecStatus { exit_code: Some(code), .. }) => return Ok(code),
+                Ok(ExecStatus { process, .. }) => {
                     silent_since = None;
                     process
                 }

@@ -3,7 +3,7 @@
 use chrono::DateTime;
 use rustix::process::Signal;
 use sandbox_init::codec::Bytes;
-use sandbox_init::wire::{CommandFacts, Ending, Entry, Facts, FileKind as Kind, How, Usage};
+use sandbox_init::wire::{self, CommandFacts, Ending, Entry, Facts, How, Usage};
 use sandboxd_actors::ports::clock::Timestamp;
 use sandboxd_protocol::command::{CommandEnd, CommandInfo, CommandResult, CommandsResult, SyncInfo};
 use sandboxd_protocol::file::{File, FileKind, ReadFileResult};
@@ -13,30 +13,30 @@ use serde::Serialize;
 
 use crate::protocol::content::StoredContent;
 
-/// The end of a command, with the kept part of its outputs.
+/// The end of a command, with the stored part of its outputs.
 #[derive(Debug, Serialize)]
 #[serde(transparent)]
 pub struct Ended {
     result: CommandResult,
     #[serde(skip)]
-    stdout: Printed,
+    stdout: CommandOutput,
     #[serde(skip)]
-    stderr: Printed,
+    stderr: CommandOutput,
 }
 
 impl Ended {
-    pub fn of(command_id: u64, ending: &Ending, missed: u64, [stdout, stderr]: [Printed; 2]) -> Self {
+    pub fn of(command_id: u64, ending: &Ending, missed: u64, [stdout, stderr]: [CommandOutput; 2]) -> Self {
         // The outputs are written behind the other fields.
         let result = CommandResult { command_id, end: end(ending), missed, stdout: None, stderr: None };
         Self { result, stdout, stderr }
     }
 
-    /// Returns why the command is no success, if it is none.
+    /// Returns why the command failed, or `None` if it succeeded.
     pub fn failure(&self) -> Option<String> {
         let CommandEnd { exit_code, signal, timed_out, oom_killed, .. } = self.result.end;
         match (exit_code, signal) {
             (Some(0), _) => None,
-            _ if timed_out => Some("it took too long".to_owned()),
+            _ if timed_out => Some("it timed out".to_owned()),
             _ if oom_killed => Some("the sandbox ran out of memory".to_owned()),
             (Some(code), _) => match self.stderr.last_line() {
                 Some(line) => Some(format!("it ended with code {code}: {line}")),
@@ -54,29 +54,29 @@ impl Ended {
 
 /// One of a command's outputs.
 #[derive(Debug, Default)]
-pub struct Printed {
+pub struct CommandOutput {
     /// Absent if the output was streamed.
-    kept: Option<StoredContent>,
-    /// Number of bytes that were printed, kept or not.
+    stored: Option<StoredContent>,
+    /// Number of bytes that were printed, stored or not.
     bytes: u64,
     truncated: bool,
 }
 
-impl Printed {
-    /// `kept` is absent if the output was streamed.
-    pub fn of(kept: Option<StoredContent>, bytes: u64, truncated: bool) -> Self {
-        Self { kept, bytes, truncated }
+impl CommandOutput {
+    /// `stored` is absent if the output was streamed.
+    pub fn of(stored: Option<StoredContent>, bytes: u64, truncated: bool) -> Self {
+        Self { stored, bytes, truncated }
     }
 
     /// Returns the line in which most programs state why they failed; only the beginning of a long one.
     fn last_line(&self) -> Option<String> {
-        self.kept.as_ref()?.last_line()
+        self.stored.as_ref()?.last_line()
     }
 
     fn trailing(&mut self, name: &str) -> Trailing {
-        let Self { kept, bytes, truncated } = std::mem::take(self);
+        let Self { stored, bytes, truncated } = std::mem::take(self);
         let opening = format!(r#""{name}":{{"bytes":{bytes},"truncated":{truncated},"#);
-        Trailing { opening, content: kept, closing: "}" }
+        Trailing { opening, content: stored, closing: "}" }
     }
 }
 
@@ -147,10 +147,10 @@ pub fn file(facts: Facts) -> File {
     File {
         name: None,
         kind: match facts.kind {
-            Kind::File {} => FileKind::File,
-            Kind::Directory {} => FileKind::Directory,
-            Kind::Link {} => FileKind::Symlink,
-            Kind::Other {} => FileKind::Other,
+            wire::FileKind::File {} => FileKind::File,
+            wire::FileKind::Directory {} => FileKind::Directory,
+            wire::FileKind::Link {} => FileKind::Symlink,
+            wire::FileKind::Other {} => FileKind::Other,
         },
         size: facts.size,
         mode: facts.mode,

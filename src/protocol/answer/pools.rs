@@ -14,10 +14,10 @@ pub fn hint(profile: &ProfileName, chat: Option<ChatId>, hinted: Option<Result<H
     let (outcome, until, message) = match hinted {
         Some(Ok(Hinted::Preparing { until })) => (HintOutcome::Preparing, Some(Time(until)), None),
         Some(Ok(Hinted::OverBudget { limit })) => {
-            (HintOutcome::OverBudget, None, Some(format!("{limit} hints are waiting to come true (pool.hints)")))
+            (HintOutcome::OverBudget, None, Some(format!("the limit of {limit} open hints is reached (pool.hints)")))
         }
         Some(Err(why)) => (HintOutcome::Unavailable, None, Some(why)),
-        None => (HintOutcome::Unavailable, None, Some("the pool is being started again".to_owned())),
+        None => (HintOutcome::Unavailable, None, Some("the pool is restarting; try again".to_owned())),
     };
     HintResult { profile: profile.to_string(), chat_id: chat.map(|chat| chat.to_string()), outcome, until, message }
 }

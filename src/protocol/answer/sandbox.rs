@@ -159,7 +159,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_is_not_known_yet_is_null() {
+    fn unknown_fields_are_null() {
         let fields = written(&sandbox_of(1, "a"), NOON);
         for unknown in ["workspace_id", "container_id", "endpoint", "started_at", "message"] {
             assert_eq!(fields.get(unknown), Some(&Value::Null), "{unknown}");
@@ -178,7 +178,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_will_end_it_and_whether_it_is_idle_is_told() {
+    fn the_reason_of_the_end_and_the_idle_state_are_reported() {
         let mut sandbox = sandbox_of(1, "a");
         let ending = |sandbox: &Sandbox, seconds| {
             let fields = written(sandbox, NOON + TimeDelta::seconds(seconds));

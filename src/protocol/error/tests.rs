@@ -1,4 +1,4 @@
-//! Errors of the core and the errors of the wire that they become.
+//! Tests of the mapping from errors of the core to errors of the wire.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::*;
 
-fn told(failure: StartFailure) -> Error {
+fn start_error(failure: StartFailure) -> Error {
     of_sandbox(SandboxError::StartFailed { chat: chat(), failure })
 }
 
@@ -25,7 +25,7 @@ fn unreachable() -> EngineError {
 fn a_conflict_names_the_differing_fields() {
     let session = SessionId::random();
     let error = of_sandbox(SandboxError::Conflict { chat: chat(), session, fields: vec!["agent_id", "profile"] });
-    assert_eq!(error.data.kind, Kind::SandboxConflict);
+    assert_eq!(error.data.kind, ErrorKind::SandboxConflict);
     assert!(!error.data.retryable);
     assert_eq!(error.data.details["fields"], json!(["agent_id", "profile"]));
     assert_eq!(error.data.details["session_id"], json!(session.to_string()));
@@ -35,26 +35,26 @@ fn a_conflict_names_the_differing_fields() {
 fn an_engine_that_does_not_answer_is_never_the_sandboxs_fault() {
     let timed_out = EngineError::TimedOut { operation: Operation::Start, limit: Duration::from_secs(1) };
     for error in [
-        told(StartFailure::Engine(unreachable())),
-        told(StartFailure::Engine(timed_out.clone())),
-        told(StartFailure::PredecessorRemains(timed_out.into())),
+        start_error(StartFailure::Engine(unreachable())),
+        start_error(StartFailure::Engine(timed_out.clone())),
+        start_error(StartFailure::PredecessorRemains(timed_out.into())),
         of_sandbox(SandboxError::Unknown { chat: chat(), error: unreachable() }),
         of_sandbox(SandboxError::DeleteOwed { chat: chat(), error: unreachable().into() }),
     ] {
-        assert_eq!((error.data.kind, error.data.retryable), (Kind::EngineUnavailable, true), "{error:?}");
+        assert_eq!((error.data.kind, error.data.retryable), (ErrorKind::EngineUnavailable, true), "{error:?}");
         assert!(error.data.details["reason"].as_str().is_some_and(|reason| reason.contains("engine")), "{error:?}");
     }
 }
 
 #[test]
-fn a_death_is_told_with_its_cause() {
+fn a_death_is_reported_with_its_cause() {
     let death = Death {
         exit: Some(Exit { code: 137, oom_killed: true }),
         memory_limit_bytes: Some(1 << 20),
         log_tail: vec!["allocating".into()],
     };
-    let error = told(StartFailure::Died(death));
-    assert_eq!((error.data.kind, error.data.retryable), (Kind::SandboxStartFailed, false));
+    let error = start_error(StartFailure::Died(death));
+    assert_eq!((error.data.kind, error.data.retryable), (ErrorKind::SandboxStartFailed, false));
     assert_eq!(
         Value::from(error.data.details),
         json!({
@@ -72,8 +72,8 @@ fn a_death_is_told_with_its_cause() {
 
 #[test]
 fn failures_with_a_kind_of_their_own_get_it() {
-    let image = told(StartFailure::Engine(EngineError::ImageNotFound { image: "base:1".into() }));
-    assert_eq!((image.data.kind, image.data.retryable), (Kind::ImageNotFound, false));
+    let image = start_error(StartFailure::Engine(EngineError::ImageNotFound { image: "base:1".into() }));
+    assert_eq!((image.data.kind, image.data.retryable), (ErrorKind::ImageNotFound, false));
     assert_eq!(image.data.details["image"], "base:1");
     assert!(
         image.message.ends_with("; `sandboxctl image pull base:1` gets it; `image build` and `image refresh` make one")
@@ -81,37 +81,37 @@ fn failures_with_a_kind_of_their_own_get_it() {
 
     let not_ready =
         StartFailure::NotReady { limit: Duration::from_millis(1500), last: "refused".into(), log_tail: vec![] };
-    let not_ready = told(not_ready);
-    assert_eq!((not_ready.data.kind, not_ready.data.retryable), (Kind::ReadinessTimeout, true));
+    let not_ready = start_error(not_ready);
+    assert_eq!((not_ready.data.kind, not_ready.data.retryable), (ErrorKind::ReadinessTimeout, true));
     assert_eq!(not_ready.data.details["timeout"], 1.5);
 
-    let refused = told(StartFailure::Engine(EngineError::Refused {
+    let refused = start_error(StartFailure::Engine(EngineError::Refused {
         operation: Operation::Create,
         message: "no such runtime".into(),
     }));
-    assert_eq!((refused.data.kind, refused.data.retryable), (Kind::SandboxStartFailed, false));
+    assert_eq!((refused.data.kind, refused.data.retryable), (ErrorKind::SandboxStartFailed, false));
     assert!(refused.message.contains("no such runtime"));
 
     let conflict =
         StartFailure::NameConflict { name: "n".into(), holder: ContainerId::new("c"), why: "not ours".into() };
-    assert_eq!(told(conflict).data.details["container_id"], "c");
+    assert_eq!(start_error(conflict).data.details["container_id"], "c");
 }
 
 #[test]
-fn what_passes_by_itself_can_be_retried() {
+fn temporary_failures_are_retryable() {
     let owed = of_sandbox(SandboxError::DeleteOwed {
         chat: chat(),
         error: EngineError::Refused { operation: Operation::Remove, message: "device busy".into() }.into(),
     });
-    assert_eq!((owed.data.kind, owed.data.retryable), (Kind::SandboxDeleteFailed, true));
+    assert_eq!((owed.data.kind, owed.data.retryable), (ErrorKind::SandboxDeleteFailed, true));
     assert_eq!(owed.data.details["owed"], true);
 
     let recovering = SandboxError::Recovering { chat: chat(), retry_after: Duration::from_millis(250) };
     let recovering = of_sandbox(recovering);
-    assert_eq!((recovering.data.kind, recovering.data.retryable), (Kind::Busy, true));
+    assert_eq!((recovering.data.kind, recovering.data.retryable), (ErrorKind::Busy, true));
     assert_eq!(recovering.data.details["retry_after"], 0.25);
 
     let no_answer = of_sandbox(SandboxError::NoAnswer { chat: chat(), limit: Duration::from_secs(1) });
-    assert_eq!((no_answer.data.kind, no_answer.data.retryable), (Kind::Internal, true));
+    assert_eq!((no_answer.data.kind, no_answer.data.retryable), (ErrorKind::Internal, true));
     assert!(of_sandbox(SandboxError::ShuttingDown).data.retryable);
 }

@@ -1,4 +1,4 @@
-//! From the parameters of a guest method to a guest request.
+//! Checks of the parameters of guest methods.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -89,7 +89,10 @@ fn fetch(GitBranch { directory, branch, remote }: GitBranch) -> Result<Command, 
     let remote = remote.unwrap_or_else(|| "origin".to_owned());
     for (field, name) in [("sync.git.branch", &branch), ("sync.git.remote", &remote)] {
         if name.is_empty() || name.starts_with('-') || name.contains(char::is_whitespace) {
-            return Err(Error::invalid_params(field, format!("{name:?} is no name")));
+            return Err(Error::invalid_params(
+                field,
+                format!("{name:?} is not a valid name: it must not be empty, start with - or contain white space"),
+            ));
         }
     }
     let directory = check::path("sync.git.directory", directory)?;

@@ -1,4 +1,4 @@
-//! Which parameters are understood, and which are refused by name.
+//! Tests of accepted and refused parameters.
 
 use super::*;
 use sandboxd_protocol::error::ErrorKind;
@@ -21,7 +21,7 @@ fn named_field(result: Result<Call, Error>) -> String {
 }
 
 #[test]
-fn a_whole_create_is_understood() {
+fn a_complete_create_is_parsed() {
     let given = json!({
         "workspace_id": "{8F14E45F-CEEA-467F-9A36-DCC2B7C0F3A1}", "profile": "py", "env": { "A": "1" }, "ttl": 0.5,
         "idle_timeout": 60,
@@ -94,7 +94,7 @@ fn methods_without_parameters_take_none() {
 }
 
 #[test]
-fn keeping_and_watching_have_their_defaults_and_wrong_fields_are_named() {
+fn leases_and_watches_have_defaults_and_wrong_fields_are_named() {
     let parse = |method, params: Value| Call::parse(method, Some(&params.to_string()));
     let chat = CHAT.parse().expect("a UUID");
     let duration = Duration::from_secs(5);

@@ -1,13 +1,13 @@
-//! The id of a line that is no request: found at the top level of the object, as far as the line is JSON.
+//! Finds the id of a line that is no valid request, at the top level of the object, as far as the line is JSON.
 //!
-//! Members are skipped, not parsed: a string up to its end, an object or array up to the bracket that closes it. The
-//! scan stops at the first byte that cannot be right, looks at each byte once, and holds nothing but the id.
+//! Members are skipped, not parsed: a string up to its end, an object or array up to its closing bracket. The scan stops
+//! at the first invalid byte, reads each byte once, and stores only the id.
 
 use serde_json::value::RawValue;
 
 use super::{Id, identify};
 
-/// The id that the line begins to have, or null. Of two, neither: the caller could have meant either.
+/// Returns the id of the line, or null if it has none or two: the caller could mean either.
 pub(super) fn id_in(line: &[u8]) -> Id {
     let mut scan = Scan { rest: line };
     let mut found = None;
@@ -33,7 +33,7 @@ struct Scan<'a> {
 }
 
 impl<'a> Scan<'a> {
-    /// `None` where the line ends, or is no JSON any more.
+    /// Returns `None` if the line ends early or is invalid JSON.
     fn members(&mut self, id: &mut Option<&'a [u8]>) -> Option<Members> {
         self.expect(b'{')?;
         loop {
@@ -41,7 +41,7 @@ impl<'a> Scan<'a> {
             self.expect(b':')?;
             let value = self.value()?;
             let next = self.next().filter(|byte| matches!(byte, b',' | b'}'))?;
-            // Only now: a number at the end of what is known may go on.
+            // Stored only after a separator: a number at the end of a truncated line may be incomplete.
             if name == br#""id""# && id.replace(value).is_some() {
                 return Some(Members::TwoIds);
             }
@@ -84,7 +84,7 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// With its quotation marks.
+    /// Returns a string with its quotation marks.
     fn string(&mut self) -> Option<&'a [u8]> {
         self.skip_space();
         let start = self.rest;

@@ -1,4 +1,4 @@
-//! What is sent to a command that somebody is attached to.
+//! The input of commands with an attached caller.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,17 +6,17 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use sandboxd_actors::domain::ids::ChatId;
+use sandboxd_protocol::error::Error;
 use tokio::sync::mpsc;
 
 use super::no_such_command;
-use crate::protocol::error::Error;
 use crate::protocol::guest::CommandId;
 use crate::server::memory::Reservation;
 
-/// Messages that wait for a command which takes no input.
-const WAITING: usize = 4;
+/// Messages that are queued for a command that does not read its input.
+const QUEUE_LENGTH: usize = 4;
 
-/// The commands that somebody is attached to through this service.
+/// The commands and transfers with an attached caller.
 #[derive(Debug)]
 pub struct Attachments {
     commands: Mutex<HashMap<(ChatId, CommandId), mpsc::Sender<AttachedInput>>>,
@@ -28,7 +28,7 @@ pub(super) enum AttachedInput {
     Input {
         bytes: Vec<u8>,
         end: bool,
-        /// Held until the bytes are handed on.
+        /// Held until the bytes are forwarded.
         memory: Option<Reservation>,
     },
     Resize {
@@ -38,7 +38,7 @@ pub(super) enum AttachedInput {
 }
 
 impl Default for Attachments {
-    /// Numbers go up from the time of day in microseconds, so that a later run of the service gives new ones.
+    /// Command ids count up from the time of day in microseconds, so that a later run of the service uses new ones.
     fn default() -> Self {
         let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO);
         Self { commands: Mutex::default(), last: AtomicU64::new(since.as_micros() as u64) }
@@ -50,8 +50,8 @@ impl Attachments {
         self.last.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    pub(super) fn take(&self, chat: ChatId, command: CommandId) -> Attachment<'_> {
-        let (sender, receiver) = mpsc::channel(WAITING);
+    pub(super) fn attach(&self, chat: ChatId, command: CommandId) -> Attachment<'_> {
+        let (sender, receiver) = mpsc::channel(QUEUE_LENGTH);
         self.commands().insert((chat, command), sender.clone());
         Attachment { attachments: self, key: (chat, command), sender, receiver }
     }
@@ -68,7 +68,7 @@ impl Attachments {
     }
 }
 
-/// Held by whoever is attached.
+/// The attachment of one caller, ended on drop.
 #[derive(Debug)]
 pub(super) struct Attachment<'a> {
     attachments: &'a Attachments,
@@ -78,10 +78,10 @@ pub(super) struct Attachment<'a> {
 }
 
 impl Attachment<'_> {
-    /// Waits for ever while nothing is sent.
-    pub(super) async fn turned(&mut self) -> AttachedInput {
+    /// Waits for the next input, for ever if none comes.
+    pub(super) async fn next_input(&mut self) -> AttachedInput {
         match self.receiver.recv().await {
-            Some(steer) => steer,
+            Some(input) => input,
             None => std::future::pending().await,
         }
     }
@@ -90,7 +90,7 @@ impl Attachment<'_> {
 impl Drop for Attachment<'_> {
     fn drop(&mut self) {
         let mut commands = self.attachments.commands();
-        // Whoever attached later has taken the place.
+        // A later attachment may have replaced this one.
         if commands.get(&self.key).is_some_and(|sender| sender.same_channel(&self.sender)) {
             commands.remove(&self.key);
         }
@@ -105,7 +105,7 @@ pub(super) struct AttachmentHandle {
 }
 
 impl AttachmentHandle {
-    /// Waits while the command does not take its input.
+    /// Queues input. Waits while the queue is full.
     pub(super) async fn input(self, bytes: Vec<u8>, end: bool, memory: Option<Reservation>) -> Result<(), Error> {
         self.send(AttachedInput::Input { bytes, end, memory }).await
     }
@@ -114,8 +114,8 @@ impl AttachmentHandle {
         self.send(AttachedInput::Resize { rows, columns }).await
     }
 
-    async fn send(self, steer: AttachedInput) -> Result<(), Error> {
-        let over = |_| no_such_command(self.chat, self.command);
-        self.sender.send(steer).await.map_err(over)
+    async fn send(self, input: AttachedInput) -> Result<(), Error> {
+        let not_found = |_| no_such_command(self.chat, self.command);
+        self.sender.send(input).await.map_err(not_found)
     }
 }

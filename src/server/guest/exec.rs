@@ -1,4 +1,4 @@
-//! Commands: run, told, and ended with their caller unless they are to go on.
+//! Commands: started, their output relayed, and killed when the caller disconnects unless they detach.
 
 use std::time::Duration;
 
@@ -9,50 +9,51 @@ use sandboxd_actors::domain::ids::ChatId;
 use sandboxd_actors::domain::sandbox::{Holder, Sandbox};
 use sandboxd_actors::sandboxes::Sandboxes;
 use sandboxd_protocol::command::{self, DetachedCommand};
+use sandboxd_protocol::error::{Error, ErrorKind};
 use tokio_util::sync::CancellationToken;
 
-use super::{Barrier, ENGINE_FAILED, GuestCall, Turn, gone, of_command, unexpected, unreachable};
+use super::{ENGINE_FAILED, GuestCall, SyncBarrier, WriteTurn, disconnected, of_command, unexpected, unreachable};
 use crate::guest::stream::{GuestFrame, GuestStream, GuestStreamError, StreamReader, StreamWriter};
-use crate::protocol::answer::{Answer, Ended, Printed};
+use crate::protocol::answer::{Answer, CommandOutput, Ended};
 use crate::protocol::content::StoredContent;
-use crate::protocol::error::{Error, Kind, of_sandbox};
+use crate::protocol::error::of_sandbox;
 use crate::protocol::guest::{CommandId, DEFAULT_OUTPUT, Exec, Input, Output, whole_characters};
 use crate::protocol::notification::Notification;
-use crate::server::guest::activity::keep;
+use crate::server::guest::activity::follow_detached_command;
 use crate::server::guest::attachments::{AttachedInput, Attachment};
 use crate::server::memory::Reservation;
 use crate::server::outbox::Closed;
 
-/// How long the end of a command that was killed is waited for.
+/// How long to wait for the end of a killed command.
 const KILL_LIMIT: Duration = Duration::from_secs(5);
 
-/// Output that is kept without being counted, of both streams together.
+/// Stored output of both streams together that needs no reservation.
 const FREE_OUTPUT: usize = 16 << 10;
 
-/// Memory for more output is reserved in steps.
-const MORE_OUTPUT: usize = 64 << 10;
+/// The least memory that is reserved for more output at a time.
+const OUTPUT_STEP: usize = 64 << 10;
 
 /// How long a command waits for memory for its output.
-const MEMORY_PATIENCE: Duration = Duration::from_secs(15);
+const MEMORY_WAIT_LIMIT: Duration = Duration::from_secs(15);
 
 impl GuestCall<'_> {
     pub(super) async fn exec(
         &self,
         chat: ChatId,
         exec: Exec,
-        barrier: Option<Barrier>,
-        turn: Option<Turn>,
+        barrier: Option<SyncBarrier>,
+        turn: Option<WriteTurn>,
     ) -> Result<Answer, Error> {
         let id = self.attachments.new_command();
-        let held = Held::take(self.sandboxes, chat, Holder::Command { id }, self.max_lease).await?;
+        let lease = WorkLease::acquire(self.sandboxes, chat, Holder::Command { id }, self.max_lease).await?;
         if let Some(barrier) = &barrier {
-            barrier.runs_as(held.sandbox.session, id);
+            barrier.set_command(lease.sandbox.session, id);
         }
-        let outcome = self.run(chat, id, exec, &held, turn).await;
+        let outcome = self.run(chat, id, exec, &lease, turn).await;
         if let Some(barrier) = barrier {
-            self.settle(chat, id, barrier, &outcome).await;
+            self.complete_sync(chat, id, barrier, &outcome).await;
         }
-        held.release().await;
+        lease.release().await;
         outcome
     }
 
@@ -61,15 +62,15 @@ impl GuestCall<'_> {
         chat: ChatId,
         id: CommandId,
         exec: Exec,
-        held: &Held<'_>,
-        turn: Option<Turn>,
+        lease: &WorkLease<'_>,
+        turn: Option<WriteTurn>,
     ) -> Result<Answer, Error> {
         let Exec { arguments, user, directory, environment, input, timeout, output, terminal, detached, .. } = exec;
         let program = arguments.first().cloned().unwrap_or_default();
-        let entrance = match user {
-            // Init has no right to become somebody else.
-            Some(user) => self.via_engine(&held.sandbox, Some(user))?,
-            None => self.interior(&held.sandbox)?,
+        let guest = match user {
+            // Init may not change its user.
+            Some(user) => self.via_engine(&lease.sandbox, Some(user))?,
+            None => self.guest(&lease.sandbox)?,
         };
         let command = Run {
             id,
@@ -81,57 +82,57 @@ impl GuestCall<'_> {
             input: input != Input::None,
             detached,
         };
-        let mut conversation = entrance.open_stream(&Request::Run { command }).await.map_err(unreachable)?;
-        match conversation.started().await {
+        let mut stream = guest.open_stream(&Request::Run { command }).await.map_err(unreachable)?;
+        match stream.started().await {
             Ok(Event::Started { .. }) => {}
             Err(GuestStreamError::Failed(failure)) if failure.errno != ENGINE_FAILED => {
                 let reason = String::from_utf8_lossy(&failure.message.0).into_owned();
-                return Err(Kind::CommandNotStarted
+                return Err(ErrorKind::CommandNotStarted
                     .error(format!("the command was not started: {program}: {reason}"))
                     .with("chat_id", chat.to_string())
                     .with("errno", failure.errno));
             }
             other => return Err(unexpected(other)),
         }
-        // Commands are started one after the other, and run beside each other.
+        // Queued writes wait for the start of a command, not for its end.
         drop(turn);
         if detached {
-            self.keep(held, id).await;
+            self.follow_detached(lease, id).await;
             return Ok(Answer::Detached(DetachedCommand { command_id: id }));
         }
-        self.follow(chat, id, conversation, input, output, held).await
+        self.follow(chat, id, stream, input, output, lease).await
     }
 
     pub(super) async fn attach(&self, chat: ChatId, id: CommandId, output: Output) -> Result<Answer, Error> {
-        let held = Held::take(self.sandboxes, chat, Holder::Command { id }, self.max_lease).await?;
-        // Before whoever follows it now is sent away.
+        let lease = WorkLease::acquire(self.sandboxes, chat, Holder::Command { id }, self.max_lease).await?;
+        // Taken before init ends the stream of the caller that was attached until now.
         let barrier = self.syncs.barrier(chat, id);
         let outcome = async {
-            let opened = self.way_to(&held.sandbox, id)?.open_stream(&Request::Attach { id }).await;
-            let mut conversation = opened.map_err(unreachable)?;
-            match conversation.reader.event().await {
+            let opened = self.guest_of_command(&lease.sandbox, id)?.open_stream(&Request::Attach { id }).await;
+            let mut stream = opened.map_err(unreachable)?;
+            match stream.reader.event().await {
                 Ok(Event::Started { .. }) => {}
                 Err(error) => return Err(of_command(chat, id, error)),
                 other => return Err(unexpected(other)),
             }
-            self.follow(chat, id, conversation, Input::None, output, &held).await
+            self.follow(chat, id, stream, Input::None, output, &lease).await
         }
         .await;
         if let Some(barrier) = barrier {
-            self.settle(chat, id, barrier, &outcome).await;
+            self.complete_sync(chat, id, barrier, &outcome).await;
         }
-        held.release().await;
+        lease.release().await;
         outcome
     }
 
-    /// Tells those who wait for a sync how it ended. If its caller is gone, it is followed without one.
-    async fn settle(&self, chat: ChatId, id: CommandId, barrier: Barrier, outcome: &Result<Answer, Error>) {
+    /// Reports the end of a sync to its queued writes. If the caller has disconnected, the sync is followed without one.
+    async fn complete_sync(&self, chat: ChatId, id: CommandId, barrier: SyncBarrier, outcome: &Result<Answer, Error>) {
         match outcome {
-            Ok(Answer::Ended(ended)) => barrier.lift(ended.failure().map_or(Ok(()), Err)),
-            Ok(_) => barrier.lift(Ok(())),
-            Err(_) if self.gone.is_cancelled() => {
-                let nobody = CancellationToken::new();
-                let unattended = GuestCall { ticket: None, gone: &nobody, ..*self };
+            Ok(Answer::Ended(ended)) => barrier.complete(ended.failure().map_or(Ok(()), Err)),
+            Ok(_) => barrier.complete(Ok(())),
+            Err(_) if self.disconnected.is_cancelled() => {
+                let never_cancelled = CancellationToken::new();
+                let unattended = GuestCall { ticket: None, disconnected: &never_cancelled, ..*self };
                 let output = Output { stream: false, limit: DEFAULT_OUTPUT, detach_on_disconnect: true };
                 let _ = Box::pin(unattended.attach(chat, id, output)).await;
             }
@@ -139,85 +140,89 @@ impl GuestCall<'_> {
         }
     }
 
-    /// Tells what the command prints until it ends, or until there is nobody to tell.
+    /// Relays the output of the command until it ends, or until the caller disconnects.
     async fn follow(
         &self,
         chat: ChatId,
         id: CommandId,
-        conversation: GuestStream,
+        stream: GuestStream,
         input: Input,
         output: Output,
-        held: &Held<'_>,
+        lease: &WorkLease<'_>,
     ) -> Result<Answer, Error> {
-        let GuestStream { mut reader, mut writer } = conversation;
-        let mut wheel = self.attachments.take(chat, id);
-        let mut told = Told::new(Some(id), output, self);
+        let GuestStream { mut reader, mut writer } = stream;
+        let mut attachment = self.attachments.attach(chat, id);
+        let mut relay = OutputRelay::new(Some(id), output, self);
         if (output.stream || input == Input::Follows)
             && self.notify(Notification::Started { command: id }).await.is_err()
         {
-            self.gone.cancelled().await;
+            self.disconnected.cancelled().await;
         }
-        let listened = told.listen(&mut reader);
+        let forwarding = relay.forward_until_end(&mut reader);
         let outcome = tokio::select! {
-            ended = listened => ended,
-            never = steer(&mut wheel, &mut writer, input) => match never {},
-            never = held.keep() => match never {},
-            () = self.gone.cancelled() => Err(Stop::Gone),
+            ended = forwarding => ended,
+            never = forward_input(&mut attachment, &mut writer, input) => match never {},
+            never = lease.renew() => match never {},
+            () = self.disconnected.cancelled() => Err(Stop::Disconnected),
             () = self.shutdown.cancelled() => Err(Stop::Shutdown),
         };
         match outcome {
-            Ok(ending) => Ok(Answer::Ended(Box::new(Ended::of(id, &ending, told.missed, told.printed())))),
-            Err(Stop::Gone) if output.detach_on_disconnect => {
-                self.keep(held, id).await;
-                Err(gone())
+            Ok(ending) => Ok(Answer::Ended(Box::new(Ended::of(id, &ending, relay.missed, relay.into_outputs())))),
+            Err(Stop::Disconnected) if output.detach_on_disconnect => {
+                self.follow_detached(lease, id).await;
+                Err(disconnected())
             }
-            Err(Stop::Gone) => Err(abandon(reader, writer).await),
-            // It goes on, and the next process of the service finds it.
-            Err(Stop::Shutdown) => Err(Kind::ShuttingDown
-                .error("the service is shutting down; the command goes on and can be attached to")
+            Err(Stop::Disconnected) => Err(kill_command(reader, writer).await),
+            // The command continues, and the next process of the service finds it.
+            Err(Stop::Shutdown) => Err(ErrorKind::ShuttingDown
+                .error("the service is shutting down; the command continues, attach to it after the restart")
                 .with("command_id", id)),
             Err(Stop::Broken(error)) => Err(unexpected(Err(error))),
         }
     }
 
-    /// From now on, nobody is attached to the command.
-    async fn keep(&self, held: &Held<'_>, command: CommandId) {
-        if let Ok(entrance) = self.way_to(&held.sandbox, command) {
-            keep(self.sandboxes.clone(), entrance, held.sandbox.chat, command).await;
+    /// Leases the sandbox for a command without an attached caller.
+    async fn follow_detached(&self, lease: &WorkLease<'_>, command: CommandId) {
+        if let Ok(guest) = self.guest_of_command(&lease.sandbox, command) {
+            follow_detached_command(self.sandboxes.clone(), guest, lease.sandbox.chat, command).await;
         }
     }
 }
 
-/// The caller is gone, and with it all that the command has started.
-async fn abandon(mut reader: StreamReader, mut writer: StreamWriter) -> Error {
+/// Kills the command of a disconnected caller, with all its processes, and waits for its end.
+async fn kill_command(mut reader: StreamReader, mut writer: StreamWriter) -> Error {
     if writer.control(&Control::Kill {}).await.is_ok() {
         let end =
             async { while !matches!(reader.next().await, Ok(GuestFrame::Event(Event::Ended { .. })) | Err(_)) {} };
         let _ = tokio::time::timeout(KILL_LIMIT, end).await;
     }
-    gone()
+    disconnected()
 }
 
 pub(super) enum Stop {
-    Gone,
+    Disconnected,
     Shutdown,
     Broken(GuestStreamError),
 }
 
 impl From<Closed> for Stop {
     fn from(_: Closed) -> Self {
-        Stop::Gone
+        Stop::Disconnected
     }
 }
 
-/// Hands on what is sent to the command. Without end: one that reads no more gets no more.
-async fn steer(wheel: &mut Attachment<'_>, writer: &mut StreamWriter, input: Input) -> std::convert::Infallible {
+/// Forwards input to the command. Never returns; a command that does not read its input is sent no more.
+async fn forward_input(
+    attachment: &mut Attachment<'_>,
+    writer: &mut StreamWriter,
+    input: Input,
+) -> std::convert::Infallible {
     if let Input::Whole(bytes) = input {
         let _ = writer.data(&bytes).await;
         let _ = writer.end().await;
     }
     loop {
-        let _ = match wheel.turned().await {
+        let _ = match attachment.next_input().await {
             AttachedInput::Input { bytes, end, memory: _memory } => {
                 let sent = writer.data(&bytes).await;
                 if end { writer.end().await } else { sent }
@@ -229,47 +234,48 @@ async fn steer(wheel: &mut Attachment<'_>, writer: &mut StreamWriter, input: Inp
     }
 }
 
-/// What was told so far of the output of a command, or, without one, of the sandbox's own program.
-pub(super) struct Told<'a> {
+/// Relays the output of a command, or of the sandbox's own program if `command` is absent: as notifications, or stored
+/// for the answer.
+pub(super) struct OutputRelay<'a> {
     command: Option<CommandId>,
     output: Output,
-    desk: &'a GuestCall<'a>,
-    streams: [Stream; 2],
-    /// Not kept while nobody listened.
+    guest_call: &'a GuestCall<'a>,
+    streams: [OutputStream; 2],
+    /// Bytes that init dropped while no caller was attached.
     missed: u64,
-    /// For what is kept for the answer.
+    /// The memory of the stored output.
     memory: Reservation,
-    /// There was no more memory: nothing more is kept.
-    is_cut: bool,
+    /// No memory was available: further output is not stored.
+    is_cut_off: bool,
 }
 
 #[derive(Default)]
-struct Stream {
+struct OutputStream {
     bytes: u64,
-    told: usize,
-    /// Kept for the answer.
-    kept: StoredContent,
-    /// The beginning of a character whose rest has not come yet.
-    begun: Vec<u8>,
+    delivered: usize,
+    /// The output for the answer.
+    stored: StoredContent,
+    /// The beginning of a character whose rest is not received yet.
+    partial: Vec<u8>,
 }
 
 const STREAMS: [command::Stream; 2] = [command::Stream::Stdout, command::Stream::Stderr];
 
-impl<'a> Told<'a> {
-    pub(super) fn new(command: Option<CommandId>, output: Output, desk: &'a GuestCall<'a>) -> Self {
+impl<'a> OutputRelay<'a> {
+    pub(super) fn new(command: Option<CommandId>, output: Output, guest_call: &'a GuestCall<'a>) -> Self {
         let (streams, memory) = Default::default();
-        Self { command, output, desk, streams, missed: 0, memory, is_cut: false }
+        Self { command, output, guest_call, streams, missed: 0, memory, is_cut_off: false }
     }
 
-    async fn listen(&mut self, reader: &mut StreamReader) -> Result<Ending, Stop> {
+    async fn forward_until_end(&mut self, reader: &mut StreamReader) -> Result<Ending, Stop> {
         loop {
             match reader.next().await.map_err(Stop::Broken)? {
-                GuestFrame::Stdout(bytes) => self.tell(0, bytes).await?,
-                GuestFrame::Stderr(bytes) => self.tell(1, bytes).await?,
+                GuestFrame::Stdout(bytes) => self.forward(0, bytes).await?,
+                GuestFrame::Stderr(bytes) => self.forward(1, bytes).await?,
                 GuestFrame::Event(Event::Missed { bytes }) => {
                     self.missed += bytes;
                     if let Some(command) = self.command.filter(|_| self.output.stream) {
-                        self.desk.notify(Notification::Missed { command, bytes }).await?;
+                        self.guest_call.notify(Notification::Missed { command, bytes }).await?;
                     }
                 }
                 GuestFrame::Event(Event::Ended { ending }) => {
@@ -281,15 +287,15 @@ impl<'a> Told<'a> {
         }
     }
 
-    pub(super) async fn tell(&mut self, which: usize, bytes: &[u8]) -> Result<(), Stop> {
+    pub(super) async fn forward(&mut self, which: usize, bytes: &[u8]) -> Result<(), Stop> {
         let stream = &mut self.streams[which];
         stream.bytes += bytes.len() as u64;
-        let bytes = &bytes[..bytes.len().min(self.output.limit - stream.told)];
+        let bytes = &bytes[..bytes.len().min(self.output.limit - stream.delivered)];
         if !self.output.stream {
-            return self.keep(which, bytes).await;
+            return self.store(which, bytes).await;
         }
-        stream.told += bytes.len();
-        let mut joined = std::mem::take(&mut stream.begun);
+        stream.delivered += bytes.len();
+        let mut joined = std::mem::take(&mut stream.partial);
         let bytes = if joined.is_empty() {
             bytes
         } else {
@@ -297,50 +303,50 @@ impl<'a> Told<'a> {
             &joined
         };
         let (whole, rest) = bytes.split_at(whole_characters(bytes));
-        stream.begun = rest.to_vec();
+        stream.partial = rest.to_vec();
         self.notify(which, whole).await
     }
 
-    /// Keeps output for the answer. While there is no memory, the command waits; after a while it goes on without its
-    /// output being kept, since commands that wait for each other's memory would wait for ever.
-    async fn keep(&mut self, which: usize, bytes: &[u8]) -> Result<(), Stop> {
-        let kept: usize = self.streams.iter().map(|stream| stream.kept.len()).sum();
-        let wanted = (kept + bytes.len()).saturating_sub(FREE_OUTPUT);
-        if wanted > self.memory.bytes() && !self.is_cut {
-            let more = (wanted - self.memory.bytes()).max(MORE_OUTPUT);
-            match tokio::time::timeout(MEMORY_PATIENCE, self.desk.reserve_either(more)).await {
-                Ok(memory) => self.memory.add(memory.map_err(|_| Stop::Gone)?),
+    /// Stores output for the answer. Without free memory, the command waits up to [`MEMORY_WAIT_LIMIT`] and then
+    /// continues without further stored output: commands that wait for each other's memory would wait for ever.
+    async fn store(&mut self, which: usize, bytes: &[u8]) -> Result<(), Stop> {
+        let stored: usize = self.streams.iter().map(|stream| stream.stored.len()).sum();
+        let wanted = (stored + bytes.len()).saturating_sub(FREE_OUTPUT);
+        if wanted > self.memory.bytes() && !self.is_cut_off {
+            let more = (wanted - self.memory.bytes()).max(OUTPUT_STEP);
+            match tokio::time::timeout(MEMORY_WAIT_LIMIT, self.guest_call.reserve_own_or_pooled(more)).await {
+                Ok(memory) => self.memory.add(memory.map_err(|_| Stop::Disconnected)?),
                 Err(_) => {
-                    tracing::warn!("output of a command is cut off, as there is no memory to keep it in");
-                    self.is_cut = true;
+                    tracing::warn!("command output truncated: no memory for the answer");
+                    self.is_cut_off = true;
                 }
             }
         }
-        if !self.is_cut {
+        if !self.is_cut_off {
             let stream = &mut self.streams[which];
-            stream.told += bytes.len();
-            stream.kept.extend_from_slice(bytes);
+            stream.delivered += bytes.len();
+            stream.stored.extend_from_slice(bytes);
         }
         Ok(())
     }
 
-    /// All of it, told or not.
+    /// Returns the number of bytes of both streams, delivered or not.
     pub(super) fn bytes(&self) -> u64 {
         self.streams.iter().map(|stream| stream.bytes).sum()
     }
 
     pub(super) async fn finish(&mut self) -> Result<(), Stop> {
         for stream in [0, 1] {
-            self.tell_rest(stream).await?;
+            self.flush(stream).await?;
         }
         Ok(())
     }
 
-    async fn tell_rest(&mut self, which: usize) -> Result<(), Stop> {
+    async fn flush(&mut self, which: usize) -> Result<(), Stop> {
         if !self.output.stream {
             return Ok(());
         }
-        let rest = std::mem::take(&mut self.streams[which].begun);
+        let rest = std::mem::take(&mut self.streams[which].partial);
         self.notify(which, &rest).await
     }
 
@@ -349,35 +355,35 @@ impl<'a> Told<'a> {
             return Ok(());
         }
         let output = Notification::Output { command: self.command, stream: STREAMS[which], bytes };
-        Ok(self.desk.notify(output).await?)
+        Ok(self.guest_call.notify(output).await?)
     }
 
-    fn printed(self) -> [Printed; 2] {
+    fn into_outputs(self) -> [CommandOutput; 2] {
         let streamed = self.output.stream;
         if self.memory.bytes() > 0 {
-            self.desk.hold(self.memory);
+            self.guest_call.hold(self.memory);
         }
-        self.streams.map(|Stream { bytes, told, mut kept, .. }| {
-            let truncated = (told as u64) < bytes;
+        self.streams.map(|OutputStream { bytes, delivered, mut stored, .. }| {
+            let truncated = (delivered as u64) < bytes;
             if truncated {
-                // The limit may have cut a character in two.
-                kept.cut_to_whole_characters();
+                // The limit may have split a character.
+                stored.cut_to_whole_characters();
             }
-            Printed::of((!streamed).then_some(kept), bytes, truncated)
+            CommandOutput::of((!streamed).then_some(stored), bytes, truncated)
         })
     }
 }
 
-/// Work under way in a sandbox. It counts as activity; the sandbox's absolute end comes all the same.
-pub(super) struct Held<'a> {
+/// A lease for work in a sandbox. The work counts as activity, up to the sandbox's absolute deadline.
+pub(super) struct WorkLease<'a> {
     sandboxes: &'a Sandboxes,
     pub(super) sandbox: Sandbox,
-    /// Absent for a caller that may only look.
+    /// Absent for a caller with the read-only role.
     lease: Option<Lease>,
 }
 
-impl<'a> Held<'a> {
-    pub(super) async fn take(
+impl<'a> WorkLease<'a> {
+    pub(super) async fn acquire(
         sandboxes: &'a Sandboxes,
         chat: ChatId,
         holder: Holder,
@@ -388,17 +394,17 @@ impl<'a> Held<'a> {
         Ok(Self { sandboxes, sandbox, lease: Some(lease) })
     }
 
-    /// For a caller that may only look: the sandbox may end meanwhile.
-    pub(super) fn unheld(sandboxes: &'a Sandboxes, sandbox: Sandbox) -> Self {
+    /// For a caller with the read-only role: the sandbox may end during the work.
+    pub(super) fn without_lease(sandboxes: &'a Sandboxes, sandbox: Sandbox) -> Self {
         Self { sandboxes, sandbox, lease: None }
     }
 
-    /// However long it takes.
-    pub(super) async fn keep(&self) -> std::convert::Infallible {
+    /// Renews the lease for ever.
+    pub(super) async fn renew(&self) -> std::convert::Infallible {
         let Some(lease) = self.lease else { return std::future::pending().await };
         loop {
             tokio::time::sleep(lease.duration / 2).await;
-            // A sandbox that has ended ends the conversation, too.
+            // The end of a sandbox ends the guest stream, and with it the work.
             let _ = self.sandboxes.lease(self.sandbox.chat, lease).await;
         }
     }

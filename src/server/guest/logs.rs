@@ -1,4 +1,4 @@
-//! What a sandbox's own program prints, which its engine keeps.
+//! The logs of a sandbox: the output of its own program, which the engine stores.
 
 use std::convert::Infallible;
 
@@ -8,69 +8,72 @@ use sandboxd_actors::domain::outcome::SandboxError;
 use sandboxd_actors::domain::sandbox::Holder;
 use sandboxd_actors::ports::engine::EngineError;
 use sandboxd_actors::ports::engine::logs::{EngineLogs, LogRange, LogStream};
+use sandboxd_protocol::error::{Error, ErrorKind};
 use sandboxd_protocol::guest::LogsResult;
 
-use super::exec::{Held, Told};
-use super::{GuestCall, gone};
+use super::exec::{OutputRelay, WorkLease};
+use super::{GuestCall, disconnected};
 use crate::protocol::answer::Answer;
-use crate::protocol::error::{Error, Kind, of_engine, of_sandbox};
+use crate::protocol::error::{of_engine, of_sandbox};
 use crate::protocol::guest::Output;
 use crate::server::access::Role;
 
 impl GuestCall<'_> {
     pub(super) async fn logs(&self, chat: ChatId, range: LogRange) -> Result<Answer, Error> {
         let sandbox = self.sandboxes.find(chat).await.map_err(of_sandbox)?;
-        let gone = of_sandbox(SandboxError::NotRunning { chat, status: sandbox.status });
-        let container = sandbox.container.ok_or_else(|| gone.clone())?;
+        let not_running = of_sandbox(SandboxError::NotRunning { chat, status: sandbox.status });
+        let container = sandbox.container.ok_or_else(|| not_running.clone())?;
         let pieces = self.engine.logs(&container, range).await.map_err(|error| match error {
-            EngineError::NoSuchContainer { .. } => gone,
+            EngineError::NoSuchContainer { .. } => not_running,
             error => of_engine(error),
         })?;
-        let held = match (range.follow, self.role) {
-            (true, Role::Full) => self.held_if_running(chat).await?,
+        let lease = match (range.follow, self.role) {
+            (true, Role::Full) => self.lease_if_running(chat).await?,
             _ => None,
         };
-        let outcome = self.tell_logs(pieces, held.as_ref()).await;
-        if let Some(held) = held {
-            held.release().await;
+        let outcome = self.stream_logs(pieces, lease.as_ref()).await;
+        if let Some(lease) = lease {
+            lease.release().await;
         }
         outcome.map(Answer::Logs)
     }
 
-    /// One that does not run has nothing to be held for.
-    async fn held_if_running(&self, chat: ChatId) -> Result<Option<Held<'_>>, Error> {
-        match Held::take(self.sandboxes, chat, Holder::Logs, self.max_lease).await {
-            Ok(held) => Ok(Some(held)),
-            Err(error) if matches!(error.data.kind, Kind::SandboxNotRunning | Kind::SandboxNotFound) => Ok(None),
+    /// Leases the sandbox. Returns `None` if it does not run: its logs need no lease.
+    async fn lease_if_running(&self, chat: ChatId) -> Result<Option<WorkLease<'_>>, Error> {
+        match WorkLease::acquire(self.sandboxes, chat, Holder::Logs, self.max_lease).await {
+            Ok(lease) => Ok(Some(lease)),
+            Err(error) if matches!(error.data.kind, ErrorKind::SandboxNotRunning | ErrorKind::SandboxNotFound) => {
+                Ok(None)
+            }
             Err(error) => Err(error),
         }
     }
 
-    async fn tell_logs(&self, mut pieces: EngineLogs, held: Option<&Held<'_>>) -> Result<LogsResult, Error> {
+    async fn stream_logs(&self, mut pieces: EngineLogs, lease: Option<&WorkLease<'_>>) -> Result<LogsResult, Error> {
         let everything = Output { stream: true, limit: usize::MAX, detach_on_disconnect: true };
-        let mut told = Told::new(None, everything, self);
-        let telling = async {
+        let mut relay = OutputRelay::new(None, everything, self);
+        let forwarding = async {
             while let Some(piece) = pieces.try_next().await.map_err(of_engine)? {
                 let stream = match piece.stream {
                     LogStream::Stdout => 0,
                     LogStream::Stderr => 1,
                 };
-                told.tell(stream, &piece.bytes).await.map_err(|_| gone())?;
+                relay.forward(stream, &piece.bytes).await.map_err(|_| disconnected())?;
             }
-            told.finish().await.map_err(|_| gone())
+            relay.finish().await.map_err(|_| disconnected())
         };
-        let keeping = async {
-            match held {
-                Some(held) => held.keep().await,
+        let renewing = async {
+            match lease {
+                Some(lease) => lease.renew().await,
                 None => std::future::pending::<Infallible>().await,
             }
         };
         let outcome = tokio::select! {
-            outcome = telling => outcome,
-            never = keeping => match never {},
-            () = self.gone.cancelled() => Err(gone()),
-            () = self.shutdown.cancelled() => Err(Kind::ShuttingDown.error("the service is shutting down")),
+            outcome = forwarding => outcome,
+            never = renewing => match never {},
+            () = self.disconnected.cancelled() => Err(disconnected()),
+            () = self.shutdown.cancelled() => Err(ErrorKind::ShuttingDown.error("the service is shutting down")),
         };
-        outcome.map(|()| LogsResult { bytes: told.bytes() })
+        outcome.map(|()| LogsResult { bytes: relay.bytes() })
     }
 }

@@ -3,6 +3,7 @@
 use base64::Engine;
 use bollard::query_parameters::RemoveImageOptions;
 use futures_util::future::join_all;
+use sandboxd_protocol::method::Method;
 use serde_json::{Value, json};
 
 use super::registry::Registry;
@@ -23,7 +24,7 @@ async fn credentials_open_a_registry_and_are_seen_nowhere() {
     let registry = Registry::expecting(&service, &format!("deploy:{SECRET}")).await;
     let image = json!({ "image": registry.image() });
     let refused = service.call("image.pull", image.clone()).await.expect_err("no credentials are configured");
-    assert_eq!(refused.data.kind, "image_pull_failed");
+    assert_eq!(refused.data.kind.as_str(), "image_pull_failed");
     assert!(
         refused.message.contains(registry.host()) && refused.message.contains("none are configured"),
         "{refused:?}"
@@ -36,7 +37,7 @@ async fn credentials_open_a_registry_and_are_seen_nowhere() {
     installation.configure(&format!("registries.local = {{ host = '{host}', credentials_file = '{path}' }}"));
     let service = installation.start().await;
     let callers = join_all((0..3).map(|_| service.connect())).await;
-    let pulls = join_all(callers.iter().map(|client| followed(client, "image.pull", image.clone())));
+    let pulls = join_all(callers.iter().map(|client| followed(client, Method::ImagePull, image.clone())));
     let opening = async {
         registry.is_asked_for_a_layer().await;
         registry.open().await;
@@ -57,7 +58,7 @@ async fn credentials_open_a_registry_and_are_seen_nowhere() {
     let context = service.volume("context");
     write(&context, "Dockerfile", &format!("FROM {}\nLABEL a=b\n", registry.image()));
     let (built, made) =
-        followed(&service.connect().await, "image.build", json!({ "context": context, "tag": tag })).await;
+        followed(&service.connect().await, Method::ImageBuild, json!({ "context": context, "tag": tag })).await;
     made.expect("built upon an image of the registry");
     for (source, text) in [
         ("pull", format!("{pulled:?}")),

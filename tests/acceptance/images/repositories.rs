@@ -158,7 +158,7 @@ async fn a_rebuild_that_fails_keeps_the_last_image_and_says_why() {
     upstream.write("broken", "");
     let head = upstream.push();
     let failure = refresh().await.expect_err("a step fails");
-    assert_eq!(failure.data.kind, "image_build_failed", "{failure:?}");
+    assert_eq!(failure.data.kind.as_str(), "image_build_failed", "{failure:?}");
     let stale = eventually("it is stale", || async {
         let status = status(&service).await;
         (status["stale"] == true).then_some(status)
@@ -177,9 +177,9 @@ async fn a_rebuild_that_fails_keeps_the_last_image_and_says_why() {
 
     std::fs::rename(&upstream.bare, place.path("elsewhere.git")).expect("moved");
     let failure = refresh().await.expect_err("there is no repository");
-    assert_eq!(failure.data.kind, "repository_unavailable", "{failure:?}");
+    assert_eq!(failure.data.kind.as_str(), "repository_unavailable", "{failure:?}");
     let failure = service.call("image.refresh", json!({ "repository": "other" })).await.expect_err("not configured");
-    assert_eq!(failure.data.kind, "invalid_params", "{failure:?}");
+    assert_eq!(failure.data.kind.as_str(), "invalid_params", "{failure:?}");
 }
 
 #[tokio::test]
@@ -231,6 +231,6 @@ async fn credentials_open_a_repository_and_are_seen_nowhere() {
     let (installation, _) = configured(&guarded.url(), &format!("credentials_file = '{}'", file.display()));
     let service = installation.start().await;
     let failure = service.call("image.refresh", json!({ "repository": "app" })).await.expect_err("wrong");
-    assert_eq!(failure.data.kind, "repository_unavailable", "{failure:?}");
+    assert_eq!(failure.data.kind.as_str(), "repository_unavailable", "{failure:?}");
     assert!(!format!("{failure:?}").contains("deploy:wrong"));
 }

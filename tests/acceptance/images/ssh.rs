@@ -8,7 +8,7 @@ use std::process::Command;
 use bollard::models::{ContainerCreateBody, HostConfig};
 use bollard::query_parameters::{CreateContainerOptions, LogsOptionsBuilder, RemoveContainerOptionsBuilder};
 use futures_util::TryStreamExt;
-use sandboxd::client::Failure;
+use sandboxd_protocol::error::Error;
 use serde_json::{Value, json};
 
 use super::repositories::{Upstream, configured, shell};
@@ -102,14 +102,14 @@ async fn a_key_opens_a_repository_at_a_known_host_alone() {
     let (mut installation, _) = configured(&host.url(), &settings(&key));
     installation.configure("log.filter = 'trace'");
     let service = installation.start().await;
-    let refresh = async |service: &Daemon| -> Result<Value, Failure> {
+    let refresh = async |service: &Daemon| -> Result<Value, Error> {
         service.call("image.refresh", json!({ "repository": "app" })).await
     };
 
     for (content, why) in [(String::new(), "not known"), (bad, "another key")] {
         std::fs::write(&known, content).expect("written");
         let refused = refresh(&service).await.expect_err(why);
-        assert_eq!(refused.data.kind, "repository_unavailable", "{why}");
+        assert_eq!(refused.data.kind.as_str(), "repository_unavailable", "{why}");
         assert!(refused.message.contains("Host key verification failed"), "{why}: {refused:?}");
     }
     let log = host.log().await;

@@ -31,7 +31,7 @@ async fn submodules_and_theirs_come_along_where_they_are_wanted() {
     let private = Upstream::named(&elsewhere, "private");
     app.add(&private, "stolen", &private.bare.display().to_string());
     let refused = service.call("image.refresh", json!({ "repository": "app" })).await.expect_err("not beside it");
-    assert_eq!(refused.data.kind, "repository_unavailable");
+    assert_eq!(refused.data.kind.as_str(), "repository_unavailable");
     assert!(refused.message.contains("submodule stolen"), "{refused:?}");
 }
 
@@ -57,7 +57,7 @@ async fn a_submodule_elsewhere_is_not_shown_the_credentials() {
     let other_host = Guarded::serve(&lib.bare, "deploy", SECRET).await;
     app.add(&lib, "elsewhere", &other_host.url());
     let refused = service.call("image.refresh", json!({ "repository": "app" })).await.expect_err("it stays closed");
-    assert_eq!(refused.data.kind, "repository_unavailable", "{refused:?}");
+    assert_eq!(refused.data.kind.as_str(), "repository_unavailable", "{refused:?}");
     assert!(other_host.was_asked_without() && !other_host.was_opened());
     assert_eq!(guarded.seen_in(), Vec::<String>::new(), "processes with it in their arguments or environment");
     assert!(!service.log().contains(SECRET));

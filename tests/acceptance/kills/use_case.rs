@@ -90,7 +90,7 @@ impl UseCase {
                         Some(Ok(sandbox)) if sandbox["status"] == "stopped" => Some(Some(Ok(sandbox))),
                         Some(Ok(_)) => None,
                         Some(Err(failure)) => {
-                            assert_eq!(failure.data.kind, "sandbox_not_found");
+                            assert_eq!(failure.data.kind.as_str(), "sandbox_not_found");
                             Some(Some(Ok(Value::Null)))
                         }
                     }
@@ -250,7 +250,7 @@ async fn is_stopped(service: &Daemon, chat: &CreateParams, before: &Value) {
 async fn is_gone(service: &Daemon, chat: &CreateParams) {
     eventually("it is removed completely", || async {
         let failure = service.get(chat).await.err()?;
-        assert_eq!(failure.data.kind, "sandbox_not_found");
+        assert_eq!(failure.data.kind.as_str(), "sandbox_not_found");
         Some(())
     })
     .await;

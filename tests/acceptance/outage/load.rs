@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rand::prelude::*;
-use sandboxd::client::{Client, Failure};
+use sandboxd::client::Client;
+use sandboxd_protocol::error::Error;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -144,8 +145,8 @@ impl Caller {
             }
             Err(failure) => {
                 // The sandbox was started, and then ended with its engine.
-                let ended = !survive && failure.data.kind == "sandbox_start_failed";
-                assert!(ended || failure.data.kind == "engine_unavailable", "{failure:?}");
+                let ended = !survive && failure.data.kind.as_str() == "sandbox_start_failed";
+                assert!(ended || failure.data.kind.as_str() == "engine_unavailable", "{failure:?}");
                 assert!(!survive || account.session.is_none(), "not reused: {failure:?}");
                 account.session = None;
                 self.seen.send_modify(|seen| seen.refused_creates += 1);
@@ -188,7 +189,7 @@ impl Caller {
             }
             // The sandbox is no longer promised, but perhaps not yet removed.
             (None, Ok(sandbox)) => assert_eq!(sandbox["status"], "deleting", "{sandbox}"),
-            (None, Err(failure)) => assert_eq!(failure.data.kind, "sandbox_not_found", "{failure:?}"),
+            (None, Err(failure)) => assert_eq!(failure.data.kind.as_str(), "sandbox_not_found", "{failure:?}"),
             (Some(session), Err(failure)) => panic!("{session} is lost: {failure:?}"),
         }
     }
@@ -200,7 +201,7 @@ impl Caller {
         match (&self.accounts[index].session, answer) {
             (Some(session), Ok(sandbox)) => assert_eq!(session, &sandbox["session_id"]),
             (Some(session), Err(failure)) => {
-                let failed = !self.sandboxes_survive && failure.data.kind == "sandbox_not_running";
+                let failed = !self.sandboxes_survive && failure.data.kind.as_str() == "sandbox_not_running";
                 assert!(failed, "{session} is not renewed: {failure:?}");
             }
             (None, Ok(sandbox)) => panic!("it is gone: {sandbox}"),
@@ -221,7 +222,7 @@ impl Caller {
         json!({ "chat_id": self.accounts[index].chat.chat_id() })
     }
 
-    async fn with_the_engine(&self, method: &str, params: Value) -> Result<Value, Failure> {
+    async fn with_the_engine(&self, method: &str, params: Value) -> Result<Value, Error> {
         let limit = self.seen.borrow().limit;
         let asked = Instant::now();
         let answer = call(&self.client, method, params).await;
@@ -230,7 +231,7 @@ impl Caller {
         answer
     }
 
-    async fn without_the_engine(&self, method: &str, params: Value) -> Result<Value, Failure> {
+    async fn without_the_engine(&self, method: &str, params: Value) -> Result<Value, Error> {
         let asked = Instant::now();
         let answer = call(&self.client, method, params).await;
         assert!(asked.elapsed() <= UNAFFECTED, "{method} took {:?}: {answer:?}", asked.elapsed());

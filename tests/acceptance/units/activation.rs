@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use chrono::{DateTime, Utc};
 use futures_util::future::join_all;
 use sandboxd::client::{Client, ClientError};
+use sandboxd_protocol::method::Method;
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
@@ -132,9 +133,9 @@ async fn work(
     while !ended.load(Ordering::Relaxed) || promise.is_none() {
         ttl += 1;
         let asked: Result<Value, _> = if promise.is_some() && ttl % 2 == 0 {
-            client.call("sandbox.renew", json!({ "chat_id": chat.chat_id(), "ttl": ttl })).await
+            client.call(Method::SandboxRenew, json!({ "chat_id": chat.chat_id(), "ttl": ttl })).await
         } else {
-            client.call("sandbox.create", &chat).await
+            client.call(Method::SandboxCreate, &chat).await
         };
         match asked {
             Ok(sandbox) => {
@@ -147,7 +148,7 @@ async fn work(
             }
             // The service is stopping: the next one answers on a new connection.
             Err(ClientError::Disconnected) => client = connected(&socket).await,
-            Err(ClientError::Failed(failure)) if failure.data.kind == "shutting_down" => {
+            Err(ClientError::Failed(failure)) if failure.data.kind.as_str() == "shutting_down" => {
                 client = connected(&socket).await;
             }
             Err(other) => panic!("{other:?}"),

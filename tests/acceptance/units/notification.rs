@@ -86,7 +86,7 @@ async fn without_an_engine_it_serves_and_asks_for_time_but_is_not_ready() {
     engine.break_off("/containers/json");
     let service = installation.start().await;
     let refused = service.call("sandbox.list", json!({})).await.expect_err("the engine is unavailable");
-    assert_eq!(refused.data.kind, "engine_unavailable");
+    assert_eq!(refused.data.kind.as_str(), "engine_unavailable");
     manager.until_received("STATUS=waiting for the engine").await;
     assert!(manager.received().iter().any(|line| line.starts_with("EXTEND_TIMEOUT_USEC=")), "{:?}", manager.received);
     assert!(!manager.has_received("READY=1"), "{:?}", manager.received);

@@ -115,13 +115,13 @@ impl State {
     ) {
         let cancelled = CancellationToken::new();
         self.launching = Some((generation, cancelled.clone()));
-        let (world, root, myself) = (Arc::clone(&self.world), self.root.clone(), myself.clone());
+        let (world, myself) = (Arc::clone(&self.world), myself.clone());
         let purging = self.purging.clone();
         let work = async move {
             if let Some(purging) = purging {
                 purging.cancelled().await;
             }
-            let launch = launch(&world, &root, &request, session, created_at, &cancelled);
+            let launch = launch(&world, &request, session, created_at, &cancelled);
             let (result, straggler) = AssertUnwindSafe(launch).catch_unwind().await.unwrap_or_else(|panic| {
                 let failure = StartFailure::Defect(Defect::from_panic(panic).0);
                 (Err(LaunchFailure { failure, remains: Remains::Perhaps }), None)

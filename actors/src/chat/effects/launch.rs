@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use ractor::ActorRef;
 use tokio_util::sync::CancellationToken;
 
 use super::readiness::{has_ended, wait_until_ready};
@@ -24,7 +23,6 @@ use crate::ports::clock::Timestamp;
 use crate::ports::engine::{EngineError, Observed};
 use crate::ports::guest::{Init, NotBegun, Started};
 use crate::ports::slot::NotBound;
-use crate::root;
 
 /// The time that a cancelled launch still waits for a create call under way. It is almost always long enough to learn
 /// which container must be removed.
@@ -46,7 +44,6 @@ const NAME_PAUSE: Duration = Duration::from_millis(50);
 /// Launches a sandbox. A straggler is an abandoned create call that the caller must follow to its end.
 pub async fn launch(
     world: &World,
-    root: &ActorRef<root::Message>,
     request: &CreateRequest,
     session: SessionId,
     created_at: Timestamp,
@@ -54,7 +51,7 @@ pub async fn launch(
 ) -> (Result<Launched, LaunchFailure>, Option<Straggler>) {
     // A slot has the profile's image, never a snapshot.
     if request.snapshot.is_none()
-        && let Some(result) = claim(world, root, request, session, created_at, cancelled).await
+        && let Some(result) = claim(world, request, session, created_at, cancelled).await
     {
         return (result, None);
     }
@@ -63,7 +60,7 @@ pub async fn launch(
         Err(failure) => return (Err(LaunchFailure { failure, remains: Remains::Nothing }), None),
     };
     let container = {
-        let permit = world.turns.acquire_within(world.queue_limit, Lane::Start, Tenant::of(request));
+        let permit = world.engine_queue.acquire_within(world.queue_limit, Lane::Start, Tenant::of(request));
         let permit = unless_cancelled(cancelled, permit).await;
         let permit = permit.ok_or(StartFailure::Deleted).and_then(|permit| permit.map_err(StartFailure::from));
         let _permit = match permit {
@@ -227,7 +224,7 @@ pub async fn relaunch(
             .container
             .as_ref()
             .ok_or_else(|| EngineError::NoSuchContainer { container: sandbox.container_name.to_string() })?;
-        let permit = world.turns.acquire(Lane::Start, Tenant::owning(sandbox)).await;
+        let permit = world.engine_queue.acquire(Lane::Start, Tenant::owning(sandbox)).await;
         let not_bound = |error: NotBound| StartFailure::NotBound(error.to_string());
         world.slots.open_again(sandbox.session).await.map_err(not_bound)?;
         world.engine.start(container).await?;

@@ -10,7 +10,7 @@ use sandboxd_actors::domain::ids::{ContainerId, SessionId};
 use super::*;
 use crate::engine::guest::{Archive, CommandDefaults, EngineGuest, Upload};
 use crate::guest::stream::{GuestStream, GuestStreamError};
-use crate::guest::{Entrance, GuestsViaEngine};
+use crate::guest::{Guest, GuestsViaEngine};
 
 /// An engine that runs one endless command, whose stream breaks at once.
 struct Breaking {
@@ -27,11 +27,11 @@ impl EngineGuest for Breaking {
         Ok(Execution { id: "e".into(), streams: Some(Streams { output, input: Box::pin(tokio::io::sink()) }) })
     }
 
-    async fn look(&self, _: &str) -> Result<Look, GuestError> {
+    async fn inspect_exec(&self, _: &str) -> Result<ExecStatus, GuestError> {
         if self.looks.fetch_add(1, Ordering::Relaxed) < self.failing {
             return Err(GuestError::Engine("timed out".into()));
         }
-        Ok(Look { process: Some(4242), exit_code: None })
+        Ok(ExecStatus { process: Some(4242), exit_code: None })
     }
 
     async fn resize(&self, _: &str, _: u16, _: u16) -> Result<(), GuestError> {
