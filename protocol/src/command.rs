@@ -89,8 +89,8 @@ pub struct Output {
     pub content: Content,
 }
 
-/// Bytes, as text where they are UTF-8 and text is the shorter form, else in base64. Text never ends within a
-/// character. Both are null if the bytes were streamed.
+/// Bytes, as text where they are UTF-8 and text is the shorter form, else in base64. No limit and no end of a
+/// notification divides a character. Both are null if the bytes were streamed.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Content {
     /// The bytes as text; null if they are in base64, or were streamed.

@@ -1,7 +1,4 @@
-//! Files and directory trees in the guest.
-//!
-//! A path is one as a command in the sandbox sees it, at most 4095 bytes long. A relative path counts from the working
-//! directory of the image.
+//! Files and directory trees in the guest. A path is one as a command in the sandbox sees it.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -16,7 +13,8 @@ use crate::words::words;
 pub struct PathParams {
     /// UUID of the chat that has the sandbox.
     pub chat_id: String,
-    /// Path of the file or directory in the sandbox.
+    /// Path of the file or directory in the sandbox, at most 4095 bytes. A relative path counts from the working
+    /// directory of the image.
     pub path: String,
 }
 
@@ -26,7 +24,7 @@ pub struct PathParams {
 pub struct ReadFileParams {
     /// UUID of the chat that has the sandbox.
     pub chat_id: String,
-    /// Path of a regular file in the sandbox. A symbolic link is followed.
+    /// Path of a regular file in the sandbox, as for `sandbox.stat_file`. A symbolic link is followed.
     pub path: String,
     /// Offset of the first byte to read. Default: 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -61,7 +59,7 @@ pub struct ReadFileResult {
 pub struct WriteFileParams {
     /// UUID of the chat that has the sandbox.
     pub chat_id: String,
-    /// Path of the file in the sandbox. A symbolic link is followed.
+    /// Path of the file in the sandbox, as for `sandbox.stat_file`. A symbolic link is followed.
     pub path: String,
     /// Content of the file, as text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -88,7 +86,7 @@ pub struct WriteFileParams {
 pub struct MakeDirectoryParams {
     /// UUID of the chat that has the sandbox.
     pub chat_id: String,
-    /// Path of the directory in the sandbox.
+    /// Path of the directory in the sandbox, as for `sandbox.stat_file`.
     pub path: String,
     /// Permissions of the directory, less those that the umask of the sandbox removes. Default: 493 (octal 755).
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -105,7 +103,8 @@ pub struct MakeDirectoryParams {
 pub struct RemoveFileParams {
     /// UUID of the chat that has the sandbox.
     pub chat_id: String,
-    /// Path of the file, symbolic link or directory in the sandbox. A symbolic link is not followed.
+    /// Path of the file, symbolic link or directory in the sandbox, as for `sandbox.stat_file`. A symbolic link is not
+    /// followed.
     pub path: String,
     /// Whether to remove a directory with its content. Default: false.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -118,7 +117,7 @@ pub struct RemoveFileParams {
 pub struct MoveFileParams {
     /// UUID of the chat that has the sandbox.
     pub chat_id: String,
-    /// Path of the file or directory in the sandbox.
+    /// Path of the file or directory in the sandbox, as for `sandbox.stat_file`.
     pub from: String,
     /// New path with the name, or a directory to move the file or directory into.
     pub to: String,
@@ -130,7 +129,7 @@ pub struct MoveFileParams {
 pub struct WriteTreeParams {
     /// UUID of the chat that has the sandbox.
     pub chat_id: String,
-    /// Path of the directory in the sandbox that the archive is unpacked into.
+    /// Path of the directory in the sandbox that the archive is unpacked into, as for `sandbox.stat_file`.
     pub path: String,
     /// Whether to make the directory, and those above it, where they are missing. Default: false.
     #[serde(default, skip_serializing_if = "Option::is_none")]

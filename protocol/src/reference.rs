@@ -73,7 +73,7 @@ fn of_method(method: Method, types: &Types, examples: &[Example]) -> Result<Stri
     Ok(text)
 }
 
-/// Returns the examples of a method, or links to the methods whose examples show it.
+/// Returns the examples of a method.
 fn of_examples(method: Method, examples: &[Example]) -> Result<String, serde_json::Error> {
     let mut text = String::new();
     for example in examples.iter().filter(|example| example.method == method) {
@@ -83,13 +83,6 @@ fn of_examples(method: Method, examples: &[Example]) -> Result<String, serde_jso
             text += &format!("{}\n", layout(message)?);
         }
         text += "```\n";
-    }
-    if text.is_empty() {
-        let name = format!("\"method\":\"{}\"", method.name());
-        let shows = |example: &&Example| example.messages.iter().any(|message| message.contains(&name));
-        let mut others: Vec<_> = examples.iter().filter(shows).map(|example| link(example.method.name())).collect();
-        others.dedup();
-        text += &format!("\n**Examples**: with {}\n", others.join(", "));
     }
     Ok(text)
 }

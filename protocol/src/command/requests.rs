@@ -26,8 +26,10 @@ pub struct ExecParams {
     pub chat_id: String,
     /// Command to run. With `env`, at most 131072 bytes.
     pub command: Command,
-    /// User that the command runs as: a name or number, optionally followed by a colon and a group. Such a command is
-    /// started by the engine, as in a sandbox without an init. Default: the user of the sandbox.
+    /// User that the command runs as: a name of the image or a number, optionally followed by a colon and a group. Init
+    /// cannot become another user, so the engine starts the command, with the restrictions of a sandbox
+    /// [without init](operations.md#sandboxes-without-init). Root has no further rights in the sandbox, except on its
+    /// own files. Default: the user of the sandbox.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
     /// Working directory of the command. Default: that of the image.
@@ -61,8 +63,8 @@ pub struct ExecParams {
     /// Whether to answer as soon as the command has been started. It then has no standard input. Default: false.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detach: Option<bool>,
-    /// Whether the command brings the sandbox up to date, so that requests that may write wait for its end. Default:
-    /// false.
+    /// Whether the command is a sync: it brings the sandbox up to date, and requests that may write wait for its end, as
+    /// `SyncParams` describes. Default: false.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sync: Option<bool>,
     /// Size of a terminal that the command gets instead of pipes. All output is then `stdout`. Default: no terminal.

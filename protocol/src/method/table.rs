@@ -154,7 +154,14 @@ methods! {
     /// Runs a command in a chat's sandbox.
     ///
     /// Answers when the command has ended, or, with `detach`, when it has started. A command that fails is no error:
-    /// its exit code is part of the result.
+    /// its exit code is part of the result. Commands run in every image; only a line for the shell needs `/bin/sh`.
+    ///
+    /// - A command ends by itself, at its `timeout`, with `sandbox.kill`, with its sandbox, or when its caller
+    ///   disconnects, unless `on_disconnect` is `detach`.
+    /// - A kill ends all processes that the command has started, also those in the background and those that left its
+    ///   process group. A command that ends by itself leaves its background processes running.
+    /// - A command outlives a restart of the service. A caller that waits for it gets `shutting_down` with its
+    ///   `command_id`, and can attach to it after the restart.
     SandboxExec = "sandbox.exec" {
         params: ExecParams, result: ExecResult, effect: Modify, listing: false,
         streams: [Started, Output],
@@ -178,9 +185,10 @@ methods! {
     }
     /// Attaches to a detached command until it ends.
     ///
-    /// Kept output comes first, then new output. A command stays attachable over a restart of the service. One caller
-    /// is attached at a time: a new caller replaces the one before, which gets `guest_unreachable`. The end of a
-    /// command is reported once.
+    /// Kept output comes first, then new output. While no caller is attached, the last mebibyte of output is kept, and
+    /// so is the end of the command. A command stays attachable over a restart of the service. One caller is attached at
+    /// a time: a new caller replaces the one before, which gets `guest_unreachable`. The end of a command is reported
+    /// once.
     SandboxAttach = "sandbox.attach" {
         params: AttachParams, result: CommandResult, effect: Modify, listing: false,
         streams: [Started, Missed, Output],
@@ -318,8 +326,8 @@ methods! {
     }
     /// Measures the resource usage of a sandbox.
     ///
-    /// Does not count as use, so a monitor does not keep a sandbox alive. With `interval`, notifications follow until
-    /// the sandbox ends or the caller disconnects.
+    /// Init measures the guest; without init, the engine does. Does not count as use, so a monitor does not keep a
+    /// sandbox alive. With `interval`, notifications follow until the sandbox ends or the caller disconnects.
     SandboxStats = "sandbox.stats" {
         params: StatsParams, result: Stats, effect: ReadState, listing: false,
         streams: [Stats],

@@ -68,7 +68,17 @@ pub struct GitIdentity {
     pub email: String,
 }
 
-/// Command that brings a new sandbox up to date. Exactly one of `command` and `git` is given.
+/// A sync: a command that brings a new sandbox up to date, such as to the newest commit of a branch. Exactly one of
+/// `command` and `git` is given.
+///
+/// - While a sync runs, requests that only read, and requests about running commands, proceed at once.
+/// - Requests that may write wait: `sandbox.exec`, `sandbox.run_code`, `sandbox.write_file`, `sandbox.make_directory`,
+///   `sandbox.move_file`, `sandbox.remove_file` and `sandbox.write_tree`. After the sync, they proceed in the order of
+///   their arrival. Commands start in that order and then run side by side.
+/// - `sandbox.commands` reports the state of the sync, and `sandbox.attach` sends its output.
+/// - A sync fails unless its exit code is 0. The waiting requests are then answered with `sync_failed` and the last line
+///   of its standard error. Later requests proceed.
+/// - A second sync is `busy` while one runs. A restart of the service ends the waiting, and the command continues.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SyncParams {

@@ -1,22 +1,20 @@
-//! docs/protocol.md against the types: its examples are read and written, and its tables are compared.
+//! The examples against the types: each message is read and written, and each method has an example.
 
 use std::collections::BTreeMap;
 
-use sandboxd_protocol::error::{Error, ErrorKind};
+use sandboxd_protocol::error::Error;
+use sandboxd_protocol::example;
 use sandboxd_protocol::method::Method;
 use sandboxd_protocol::notification::Notification;
-use sandboxd_protocol::schema;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-const DOCUMENT: &str = include_str!("../../docs/protocol.md");
-
-/// Results whose long fields the service writes behind the others, in another order than the document shows.
+/// Results whose long fields the service writes behind the others, in another order than the examples show.
 const REORDERED: [Method; 4] =
     [Method::SandboxExec, Method::SandboxRunCode, Method::SandboxAttach, Method::SandboxReadFile];
 
-fn blocks() -> impl Iterator<Item = &'static str> {
-    DOCUMENT.split("```json\n").skip(1).map(|rest| rest.split("```").next().unwrap())
+fn messages() -> impl Iterator<Item = &'static str> {
+    example::all().unwrap().into_iter().flat_map(|example| example.messages)
 }
 
 /// A JSON-RPC message, with the text of its parts.
@@ -68,15 +66,15 @@ fn field_order(json: &str) -> Vec<String> {
 fn every_example_is_read_and_written_unchanged() {
     let mut requests: BTreeMap<String, Method> = BTreeMap::new();
     let (mut params, mut results, mut errors, mut notifications) = (0, 0, 0, 0);
-    for block in blocks() {
-        let message: Message<'_> = serde_json::from_str(block).unwrap_or_else(|error| panic!("{error}: {block}"));
+    for text in messages() {
+        let message: Message<'_> = serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"));
         let id = message.id.as_ref().map(Value::to_string);
         match (id, message.method.as_deref()) {
             (Some(id), Some(name)) => {
                 let method = Method::from_name(name).unwrap_or_else(|| panic!("{name}"));
                 let given = message.params.map_or_else(|| Value::Object(Default::default()), value);
-                let written = method.check_params(given.clone()).unwrap_or_else(|error| panic!("{error}: {block}"));
-                assert_eq!(normal(written), normal(given), "{block}");
+                let written = method.check_params(given.clone()).unwrap_or_else(|error| panic!("{error}: {text}"));
+                assert_eq!(normal(written), normal(given), "{text}");
                 requests.insert(id, method);
                 params += 1;
             }
@@ -84,10 +82,10 @@ fn every_example_is_read_and_written_unchanged() {
                 let notification = Notification::from_method(name).unwrap_or_else(|| panic!("{name}"));
                 let given = value(message.params.unwrap());
                 let written =
-                    notification.check_params(given.clone()).unwrap_or_else(|error| panic!("{error}: {block}"));
-                assert_eq!(normal(written), normal(given.clone()), "{block}");
+                    notification.check_params(given.clone()).unwrap_or_else(|error| panic!("{error}: {text}"));
+                assert_eq!(normal(written), normal(given.clone()), "{text}");
                 if let Some(method) = requests.get(&given["id"].to_string()) {
-                    assert!(method.streams().contains(&notification), "{}: {block}", method.name());
+                    assert!(method.streams().contains(&notification), "{}: {text}", method.name());
                 }
                 notifications += 1;
             }
@@ -97,13 +95,13 @@ fn every_example_is_read_and_written_unchanged() {
                     assert_eq!(serde_json::to_value(&typed).unwrap(), value(error));
                     assert_eq!(typed.code, typed.data.kind.code());
                     let known: Vec<_> = typed.data.kind.details().iter().map(|(name, _)| *name).collect();
-                    assert!(typed.data.details.keys().all(|name| known.contains(&name.as_str())), "{block}");
+                    assert!(typed.data.details.keys().all(|name| known.contains(&name.as_str())), "{text}");
                     errors += 1;
                 }
                 None => {
                     let (method, given) = (requests[&id.unwrap()], value(message.result.unwrap()));
-                    let written = method.check_result(given.clone()).unwrap_or_else(|error| panic!("{error}: {block}"));
-                    assert_eq!(normal(written), normal(given), "{block}");
+                    let written = method.check_result(given.clone()).unwrap_or_else(|error| panic!("{error}: {text}"));
+                    assert_eq!(normal(written), normal(given), "{text}");
                     results += 1;
                 }
             },
@@ -121,8 +119,8 @@ fn fields_are_written_in_the_order_of_the_examples() {
     }
     let mut requests: BTreeMap<String, Method> = BTreeMap::new();
     let mut compared = 0;
-    for block in blocks() {
-        let message: Message<'_> = serde_json::from_str(block).unwrap();
+    for text in messages() {
+        let message: Message<'_> = serde_json::from_str(text).unwrap();
         let Some(id) = message.id.as_ref().map(Value::to_string) else { continue };
         if let Some(name) = message.method {
             requests.insert(id, Method::from_name(&name).unwrap());
@@ -192,54 +190,12 @@ fn long_content_is_last_and_can_be_left_out() {
     assert!(serde_json::to_string(&read).unwrap().ends_with(r#""target":null}"#));
 }
 
-/// The rows below a header, without back quotes.
-fn table<'a>(document: &'a str, header: &str) -> Vec<Vec<&'a str>> {
-    let rows = document.lines().skip_while(|line| *line != header).skip(2).take_while(|line| line.starts_with('|'));
-    rows.map(|row| row.trim_matches('|').split('|').map(|cell| cell.trim().trim_matches('`')).collect()).collect()
-}
-
-/// The part of the document about a method.
-fn section(method: Method) -> &'static str {
-    let section = DOCUMENT.split(&format!("\n### `{}`\n", method.name())).nth(1).unwrap();
-    section.split("\n### ").next().unwrap()
-}
-
 #[test]
-fn the_documented_methods_are_those_of_the_table() {
-    let rows = table(DOCUMENT, "| method | role | does |");
-    let documented: BTreeMap<_, _> = rows.iter().map(|row| (row[0], row[1])).collect();
-    let known: BTreeMap<_, _> = Method::ALL.map(|method| (method.name(), method.role().as_str())).into();
-    assert_eq!(documented, known);
+fn every_method_has_an_example_with_a_request() {
+    let examples = example::all().unwrap();
     for method in Method::ALL {
-        let listed = section(method).split("**Errors**:").nth(1).map_or("", |rest| rest.split("\n\n").next().unwrap());
-        for word in listed.split('`').skip(1).step_by(2) {
-            assert!(method.errors().iter().any(|kind| kind.as_str() == word), "{}: {word}", method.name());
-        }
-    }
-}
-
-#[test]
-fn the_documented_errors_are_those_of_the_table() {
-    let rows = table(DOCUMENT, "| kind | code | retryable | meaning | details |");
-    assert_eq!(rows.len(), ErrorKind::ALL.len());
-    for row in rows {
-        let kind = ErrorKind::ALL.into_iter().find(|kind| kind.as_str() == row[0]).unwrap_or_else(|| panic!("{row:?}"));
-        assert_eq!(kind.code().to_string(), row[1]);
-        assert!(row[2] == "depends" || kind.is_retryable() == (row[2] == "yes"), "{row:?}");
-    }
-}
-
-#[test]
-fn the_documented_parameters_are_those_of_the_types() {
-    let schema = serde_json::to_value(schema::document()).unwrap();
-    for (method, entry) in Method::ALL.into_iter().zip(schema["methods"].as_array().unwrap()) {
-        let params = &schema["$defs"][entry["params"]["$ref"].as_str().unwrap().trim_start_matches("#/$defs/")];
-        let fields = params["properties"].as_object().into_iter().flat_map(|properties| properties.keys());
-        let is_required =
-            |name: &str| params["required"].as_array().is_some_and(|names| names.iter().any(|n| n == name));
-        let known: BTreeMap<_, _> = fields.map(|name| (name.as_str(), is_required(name))).collect();
-        let rows = table(section(method), "| field | type | default | meaning |");
-        let documented: BTreeMap<_, _> = rows.iter().map(|row| (row[0], row[2] == "required")).collect();
-        assert_eq!(documented, known, "{}", method.name());
+        let name = format!("\"method\":\"{}\"", method.name());
+        let mut own = examples.iter().filter(|example| example.method == method).flat_map(|example| &example.messages);
+        assert!(own.any(|text| text.contains(&name)), "{}", method.name());
     }
 }
