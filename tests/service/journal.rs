@@ -103,7 +103,7 @@ fn child_directory() -> Option<PathBuf> {
     std::env::var_os(CHILD).map(PathBuf::from)
 }
 
-/// As docs/protocol.md says about `events.watch`.
+/// As the reference says about `events.watch`.
 #[tokio::test]
 async fn events_are_numbered_from_the_time_at_which_their_journal_was_made() {
     let directory = tempfile::tempdir().unwrap();

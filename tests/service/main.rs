@@ -11,6 +11,7 @@ mod events;
 mod guest;
 mod hostile_guest;
 mod journal;
+mod links;
 mod logs_and_stats;
 mod protocol_bytes;
 mod protocol_docs;
