@@ -1,7 +1,7 @@
 //! The service's side of the protocol: JSON-RPC 2.0 over the socket, one message per line.
 //!
-//! The crate `sandboxd-protocol` defines the messages, and tests play its examples. The module is pure: it parses a line
-//! into a [`request::RequestLine`] and a [`params::Call`], and encodes an [`answer::Answer`], an error or a
+//! The crate `sandboxd-protocol` defines the messages, and tests play its examples. The module is pure: it parses a
+//! line into a [`request::RequestLine`] and a [`params::Call`], and encodes an [`answer::Answer`], an error or a
 //! [`notification::Notification`] as a line.
 
 pub mod answer;

@@ -15,18 +15,18 @@ use crate::words::words;
 
 /// The sandbox of a chat.
 ///
-/// A sandbox has two deadlines, and the earlier one ends it: the absolute one, `ttl` after it was created or renewed, and
-/// the idle one, `idle_timeout` after its last use. Use is `sandbox.create`, `sandbox.renew`, `sandbox.touch`,
+/// A sandbox has two deadlines, and the earlier one ends it: the absolute one, `ttl` after it was created or renewed,
+/// and the idle one, `idle_timeout` after its last use. Use is `sandbox.create`, `sandbox.renew`, `sandbox.touch`,
 /// `sandbox.resume`, the beginning and the end of a lease, and work in the guest; reading its state is none. While a
-/// command runs in it, attached or detached, the idle deadline does not pass. The absolute deadline passes all the same,
-/// unless a lease postpones it. A paused sandbox has no idle deadline.
+/// command runs in it, attached or detached, the idle deadline does not pass. The absolute deadline passes all the
+/// same, unless a lease postpones it. A paused sandbox has no idle deadline.
 ///
-/// The `on_expire` of the profile decides how the sandbox ends: it is removed; stopped and kept for a day; paused at its
-/// idle deadline and removed at its absolute one; or removed after a snapshot of it was taken. If that fails, the sandbox
-/// stays, the service retries at growing intervals, and the sandbox can still be renewed.
+/// The `on_expire` of the profile decides how the sandbox ends: it is removed; stopped and kept for a day; paused at
+/// its idle deadline and removed at its absolute one; or removed after a snapshot of it was taken. If that fails, the
+/// sandbox stays, the service retries at growing intervals, and the sandbox can still be renewed.
 ///
-/// A sandbox that is adopted without a record in the journal lives its full `ttl` from then on. If its container does not
-/// state its deadlines either, it ends after a day, or after two hours without use.
+/// A sandbox that is adopted without a record in the journal lives its full `ttl` from then on. If its container does
+/// not state its deadlines either, it ends after a day, or after two hours without use.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Sandbox {
     /// UUID of the session. A chat that gets a new container gets a new session.
@@ -128,12 +128,13 @@ words! {
         Running = "running",
         /// The processes of the sandbox are frozen until the sandbox is used.
         Paused = "paused",
-        /// The sandbox reached its deadline and its profile keeps the container (`on_expire = "stop"`). The container is
-        /// removed a day later; the next `sandbox.create` replaces it.
+        /// The sandbox reached its deadline and its profile keeps the container (`on_expire = "stop"`). The container
+        /// is removed a day later; the next `sandbox.create` replaces it.
         Stopped = "stopped",
         /// The sandbox is being removed, or its removal is still to be completed.
         Deleting = "deleting",
-        /// The sandbox ended, is unhealthy, or is missing, without a request for that. It can be deleted and created anew.
+        /// The sandbox ended, is unhealthy, or is missing, without a request for that. It can be deleted and created
+        /// anew.
         Failed = "failed",
     }
 

@@ -40,7 +40,8 @@ pub struct EngineHealth {
 /// Health of the durable state.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct StateHealth {
-    /// Whether the last write to the journal succeeded and `state.dir` has room. A failed write is retried every second.
+    /// Whether the last write to the journal succeeded and `state.dir` has room. A failed write is retried every
+    /// second.
     pub writable: bool,
     /// Why the state cannot be written; null if it can.
     pub error: Option<String>,
@@ -81,23 +82,24 @@ pub struct EngineInfo {
 /// Limits of connections, configured under `[socket]`.
 ///
 /// The service takes memory for a large answer before it asks the sandbox, and frees it as the caller reads. Memory is
-/// needed for a file of more than 64 KiB that is not streamed, for a list of files of more than 256 KiB, for output of a
-/// command that is kept for its answer (beyond the first 16 KiB), and for a request of more than 4 KiB while many requests
-/// of the same connection are under way. Other requests, and streams, never wait for memory.
+/// needed for a file of more than 64 KiB that is not streamed, for a list of files of more than 256 KiB, for output of
+/// a command that is kept for its answer (beyond the first 16 KiB), and for a request of more than 4 KiB while many
+/// requests of the same connection are under way. Other requests, and streams, never wait for memory.
 ///
-/// While requests wait for `max_memory`, the service disconnects a caller that holds a part of it and reads less than
-/// 1 MiB within 2 seconds, or does not finish its line. A command whose output finds no memory for 15 seconds continues,
+/// While requests wait for `max_memory`, the service disconnects a caller that holds a part of it and reads less than 1
+/// MiB within 2 seconds, or does not finish its line. A command whose output finds no memory for 15 seconds continues,
 /// and its output is `truncated`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ConnectionLimits {
     /// Most connections at a time. A further connection gets one `too_many_connections` error and is closed.
     pub max_connections: u64,
-    /// Most bytes in a line. A longer line is skipped and answered with `line_too_long`; the connection stays open.
+    /// Most bytes in a line. A longer line is skipped and answered with `line_too_long`, with its `id` if that is
+    /// within the limit; the connection stays open.
     pub max_line: u64,
     /// Most requests under way on a connection. The service reads no further request until one is answered.
     pub max_in_flight: u64,
-    /// Most bytes of answers that the caller of a connection has not read. The service reads no further request until the
-    /// caller reads.
+    /// Most bytes of answers that the caller of a connection has not read. The service reads no further request until
+    /// the caller reads.
     pub max_output: u64,
     /// Most bytes of large requests and answers that are held for all connections together. A request that needs more
     /// waits.

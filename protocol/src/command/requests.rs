@@ -63,8 +63,8 @@ pub struct ExecParams {
     /// Whether to answer as soon as the command has been started. It then has no standard input. Default: false.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detach: Option<bool>,
-    /// Whether the command is a sync: it brings the sandbox up to date, and requests that may write wait for its end, as
-    /// `SyncParams` describes. Default: false.
+    /// Whether the command is a sync: it brings the sandbox up to date, and requests that may write wait for its end,
+    /// as `SyncParams` describes. Default: false.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sync: Option<bool>,
     /// Size of a terminal that the command gets instead of pipes. All output is then `stdout`. Default: no terminal.

@@ -186,9 +186,9 @@ methods! {
     /// Attaches to a detached command until it ends.
     ///
     /// Kept output comes first, then new output. While no caller is attached, the last mebibyte of output is kept, and
-    /// so is the end of the command. A command stays attachable over a restart of the service. One caller is attached at
-    /// a time: a new caller replaces the one before, which gets `guest_unreachable`. The end of a command is reported
-    /// once.
+    /// so is the end of the command. A command stays attachable over a restart of the service. One caller is attached
+    /// at a time: a new caller replaces the one before, which gets `guest_unreachable`. The end of a command is
+    /// reported once.
     SandboxAttach = "sandbox.attach" {
         params: AttachParams, result: CommandResult, effect: Modify, listing: false,
         streams: [Started, Missed, Output],

@@ -76,8 +76,8 @@ pub struct GitIdentity {
 ///   `sandbox.move_file`, `sandbox.remove_file` and `sandbox.write_tree`. After the sync, they proceed in the order of
 ///   their arrival. Commands start in that order and then run side by side.
 /// - `sandbox.commands` reports the state of the sync, and `sandbox.attach` sends its output.
-/// - A sync fails unless its exit code is 0. The waiting requests are then answered with `sync_failed` and the last line
-///   of its standard error. Later requests proceed.
+/// - A sync fails unless its exit code is 0. The waiting requests are then answered with `sync_failed` and the last
+///   line of its standard error. Later requests proceed.
 /// - A second sync is `busy` while one runs. A restart of the service ends the waiting, and the command continues.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
