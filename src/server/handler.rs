@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use sandboxd_actors::chat::events::Lease;
 use sandboxd_actors::domain::create_request::CreateRequest;
+use sandboxd_actors::domain::host_path::HostPath;
 use sandboxd_actors::domain::ids::{ChatId, InstanceName, ProfileName};
 use sandboxd_actors::domain::outcome::SandboxError;
 use sandboxd_actors::domain::profile::Profile;
@@ -183,7 +184,10 @@ impl Handler {
 
     async fn resolve(&self, create: Create) -> Result<CreateRequest, Error> {
         let volume = match &create.volume {
-            Some(text) => Some(self.volumes.resolve(text).await.map_err(|why| path_error("volume_host_path", why))?),
+            Some(text) => match self.volume_in_use(create.chat, text).await {
+                Some(volume) => Some(volume),
+                None => Some(self.volumes.resolve(text).await.map_err(|why| path_error("volume_host_path", why))?),
+            },
             None => None,
         };
         let profile_named = create.profile.is_some();
@@ -208,6 +212,14 @@ impl Handler {
             ttl: create.ttl,
             idle_timeout: create.idle_timeout,
         })
+    }
+
+    /// Returns the volume of the chat's sandbox if the caller names the same path. Such a path needs no lookup in the file
+    /// system, which costs several times as much as the rest of a reuse. If the sandbox ends before the create reaches
+    /// it, the check of the mounted directory still applies.
+    async fn volume_in_use(&self, chat: ChatId, text: &str) -> Option<HostPath> {
+        let volume = self.sandboxes.find(chat).await.ok()?.volume?;
+        (volume.as_str() == text).then_some(volume)
     }
 
     /// Returns the profile that the caller names, if any. Fails if it does not exist.

@@ -226,6 +226,21 @@ async fn a_profile_or_volume_this_host_does_not_have_is_refused() {
 }
 
 #[tokio::test]
+async fn a_reuse_does_not_look_up_the_volume_that_its_sandbox_has() {
+    let service = Service::start().await;
+    let mut caller = service.connect().await;
+    let chat = chat();
+    let params = json!({ "chat_id": chat, "agent_id": "a", "volume_host_path": service.volume });
+    let created = caller.ask(request(1, "sandbox.create", &params)).await;
+    std::fs::remove_dir(&service.volume).expect("removed");
+    let reused = caller.ask(request(2, "sandbox.create", &params)).await;
+    assert_eq!(reused["result"]["session_id"], created["result"]["session_id"], "{reused}");
+    let spelled = json!({ "chat_id": chat, "agent_id": "a", "volume_host_path": format!("{}/.", service.volume) });
+    let refused = caller.ask(request(3, "sandbox.create", &spelled)).await;
+    assert_eq!(refused["error"]["data"]["details"]["field"], "volume_host_path", "{refused}");
+}
+
+#[tokio::test]
 async fn nesting_without_end_and_numbers_without_measure_do_no_harm() {
     let service = Service::start().await;
     let mut caller = service.connect().await;
