@@ -23,8 +23,8 @@ pub enum Content<'a> {
 impl<'a> Content<'a> {
     pub fn of(bytes: &'a [u8]) -> Self {
         match std::str::from_utf8(bytes) {
-            Ok(text) if is_written_as_text([bytes]) => Self::Text(text),
-            _ => Self::Bytes(bytes),
+            Ok(text) => Self::Text(text),
+            Err(_) => Self::Bytes(bytes),
         }
     }
 
@@ -36,16 +36,9 @@ impl<'a> Content<'a> {
     /// Appends a field with its name.
     pub fn put_field(&self, out: &mut Vec<u8>) {
         match self {
-            Self::Text(text) => {
-                out.extend_from_slice(br#""text":""#);
-                escape_into(out, text.as_bytes());
-            }
-            Self::Bytes(bytes) => {
-                out.extend_from_slice(br#""base64":""#);
-                put_base64(out, bytes);
-            }
+            Self::Text(text) => put_text(out, text),
+            Self::Bytes(bytes) => put_bytes(out, bytes),
         }
-        out.push(b'"');
     }
 }
 
@@ -126,7 +119,9 @@ impl StoredContent {
     pub fn put_chunk(&mut self, form: Form, out: &mut Vec<u8>) -> bool {
         let Some(chunk) = self.chunks.pop_front() else { return false };
         match form {
-            Form::Text => escape_into(out, &chunk),
+            Form::Text => {
+                escape_into(out, &chunk);
+            }
             Form::Base64 => put_base64(out, &chunk),
         }
         true
@@ -180,7 +175,30 @@ fn is_written_as_text<'a>(chunks: impl IntoIterator<Item = &'a [u8]>) -> bool {
         written += chunk.len() + cost.extra;
         has_controls |= cost.has_controls;
     }
-    !has_controls || written <= length.div_ceil(3) * 4
+    !(has_controls && is_shorter_in_base64(length, written))
+}
+
+fn is_shorter_in_base64(length: usize, written: usize) -> bool {
+    written > length.div_ceil(3) * 4
+}
+
+/// Control characters are rare, so the text is written in one pass, and again in base64 if that is shorter.
+fn put_text(out: &mut Vec<u8>, text: &str) {
+    let start = out.len();
+    out.extend_from_slice(br#""text":""#);
+    let first = out.len();
+    let has_controls = escape_into(out, text.as_bytes());
+    if has_controls && is_shorter_in_base64(text.len(), out.len() - first) {
+        out.truncate(start);
+        return put_bytes(out, text.as_bytes());
+    }
+    out.push(b'"');
+}
+
+fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
+    out.extend_from_slice(br#""base64":""#);
+    put_base64(out, bytes);
+    out.push(b'"');
 }
 
 fn put_base64(out: &mut Vec<u8>, bytes: &[u8]) {
@@ -262,12 +280,13 @@ mod tests {
             }
             prop_assert_eq!(stored.len(), whole.len());
             let (form, text) = written(stored);
-            let quoted = ["\"", &text, "\""].concat();
-            let expected = match Content::of(&whole) {
-                Content::Text(text) => (Form::Text, serde_json::to_string(text).expect("written")),
-                Content::Bytes(bytes) => (Form::Base64, format!("{:?}", STANDARD.encode(bytes))),
+            let expected = match form {
+                Form::Text => format!("\"text\":{}", serde_json::to_string(&String::from_utf8(whole.clone())?)?),
+                Form::Base64 => format!("\"base64\":\"{}\"", STANDARD.encode(&whole)),
             };
-            prop_assert!((form, quoted) == expected);
+            prop_assert!(json(&whole) == expected);
+            let quoted = [":\"", &text, "\""].concat();
+            prop_assert!(expected.ends_with(&quoted));
         }
     }
 }

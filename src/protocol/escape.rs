@@ -26,19 +26,17 @@ pub(super) fn cost(text: &[u8]) -> Cost {
     cost
 }
 
-/// Appends the text, without quotation marks. The text may begin or end within a character.
-pub(super) fn escape_into(out: &mut Vec<u8>, text: &[u8]) {
+/// Appends the text, without quotation marks, and returns whether it has characters without a short escape. The text may
+/// begin or end within a character.
+pub(super) fn escape_into(out: &mut Vec<u8>, text: &[u8]) -> bool {
     let mut rest = text;
-    while !rest.is_empty() {
+    let mut has_controls = false;
+    loop {
         let (plain, from_there) = rest.split_at(plain_prefix(rest));
         out.extend_from_slice(plain);
-        rest = match from_there {
-            [] => return,
-            [byte, rest @ ..] => {
-                escape(out, *byte);
-                rest
-            }
-        };
+        let [byte, after @ ..] = from_there else { return has_controls };
+        has_controls |= escape(out, *byte);
+        rest = after;
     }
 }
 
@@ -71,7 +69,8 @@ fn is_control(byte: u8) -> bool {
     byte < 0x20 && !matches!(byte, b'\n' | b'\r' | b'\t' | 0x08 | 0x0c)
 }
 
-fn escape(out: &mut Vec<u8>, byte: u8) {
+/// Appends the escape of a special byte. Returns whether the byte has no short one.
+fn escape(out: &mut Vec<u8>, byte: u8) -> bool {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     let short = match byte {
         b'"' | b'\\' => byte,
@@ -84,10 +83,11 @@ fn escape(out: &mut Vec<u8>, byte: u8) {
             let digits = [DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 0xf)]];
             out.extend_from_slice(b"\\u00");
             out.extend_from_slice(&digits);
-            return;
+            return true;
         }
     };
     out.extend_from_slice(&[b'\\', short]);
+    false
 }
 
 #[cfg(test)]
