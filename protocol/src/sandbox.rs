@@ -66,6 +66,8 @@ pub struct Sandbox {
     pub last_activity_at: Time,
     /// Absolute deadline of the sandbox, unless it is renewed or leased.
     pub expires_at: Time,
+    /// Whole seconds from the answer to `expires_at`; 0 after it.
+    pub time_remaining: u64,
     /// Idle deadline of the sandbox: its idle time-out after its last use, or after the end of its last hold.
     pub idle_expires_at: Time,
     /// End of the longest lease, which may be past; at most `leases.max` after `expires_at`. Null without a lease.

@@ -223,7 +223,7 @@ mod tests {
             "container_id": "0123456789abcdef", "container_name": "sandboxd-default-c",
             "endpoint": { "ip": "10.0.0.2", "port": 8080 }, "status": "running", "reason": "ready", "message": null,
             "profile": "default", "image": "base", "created_at": at(-60), "started_at": at(-59),
-            "last_activity_at": at(-30), "expires_at": at(250), "idle_expires_at": at(7201),
+            "last_activity_at": at(-30), "expires_at": at(250), "time_remaining": 250, "idle_expires_at": at(7201),
             "held_until": null, "held_by": [], "ends_at": at(250), "ends_because": "expired",
             "idle": { "is": false, "because": "recent_activity" },
         })

@@ -34,6 +34,7 @@ pub fn sandbox(sandbox: &Sandbox, now: Timestamp) -> wire::Sandbox {
         started_at: sandbox.started_at.map(Time),
         last_activity_at: Time(sandbox.last_activity_at),
         expires_at: Time(sandbox.expires_at),
+        time_remaining: (sandbox.expires_at - now).to_std().unwrap_or_default().as_secs(),
         idle_expires_at: Time(sandbox.idle_expires_at()),
         held_until: sandbox.held_until.map(Time),
         held_by: holds(sandbox, now),
@@ -175,6 +176,14 @@ pub(super) mod tests {
         assert_eq!(fields["created_at"], "2024-02-29T12:00:00.000Z");
         assert_eq!(fields["idle_expires_at"], "2024-02-29T12:01:00.000Z");
         assert_eq!(fields["expires_at"], "9999-12-31T23:59:59.999Z");
+    }
+
+    #[test]
+    fn the_time_remaining_is_in_whole_seconds_and_never_negative() {
+        let sandbox = Sandbox { expires_at: NOON + TimeDelta::milliseconds(90_999), ..sandbox_of(1, "a") };
+        let remaining = |now| written(&sandbox, now)["time_remaining"].clone();
+        assert_eq!([remaining(NOON), remaining(NOON + TimeDelta::seconds(90))], [json!(90), json!(0)]);
+        assert_eq!(remaining(NOON + TimeDelta::hours(1)), json!(0));
     }
 
     #[test]
