@@ -28,7 +28,6 @@ use sandboxd_actors::domain::profile::Network;
 use sandboxd_actors::domain::snapshot::retention::Retention;
 use sandboxd_actors::domain::subnet::AddressRange;
 use sandboxd_actors::engine::bounded::{Bounded, EngineLimits};
-use sandboxd_actors::engine::claimed::ClaimedLabels;
 use sandboxd_actors::engine::fair_queue::EngineQueue;
 use sandboxd_actors::journal::{Journal, JournalError, JournalHandle};
 use sandboxd_actors::pool::claims::Claims;
@@ -333,7 +332,6 @@ fn world(
     guests: Arc<GuestsOnDisk>,
     directories: DirectoriesOnDisk,
 ) -> Result<World, ServiceError> {
-    let engine = ClaimedLabels::around(engine, Arc::clone(guests.claims()));
     Ok(World {
         instance: instance.clone(),
         engine: Bounded::new(engine, engine_limits(config)),

@@ -15,13 +15,13 @@ use tracing::Instrument;
 
 use crate::chat::World;
 use crate::chat::effects::discover::{Condition, Found, discover};
-use crate::domain::ids::{ChatId, SessionId};
+use crate::domain::ids::{ChatId, ContainerName, SessionId};
 use crate::domain::labels;
 use crate::domain::sandbox::{Sandbox, Status};
 use crate::journal::{Contents, Draft, JournalError};
 use crate::pool;
 use crate::ports::clock::Timestamp;
-use crate::ports::engine::EngineError;
+use crate::ports::engine::{EngineError, Observed};
 use crate::root::{self, Reconciled};
 use crate::sandboxes::ask;
 use plan::{Action, PlanInput, plan};
@@ -44,7 +44,7 @@ pub async fn find_sandbox(world: &World, chat: ChatId) -> Result<Option<Box<Sand
     // Includes the writes that a failed actor has handed over.
     world.journal.flush().await.map_err(journal_unavailable)?;
     let record = world.journal.sandbox(chat).await.map_err(journal_unavailable)?;
-    let found = discover(&world.engine, &world.instance, chat).await?.and_then(Result::ok);
+    let found = discover(world, chat).await?.and_then(Result::ok);
     let situation = PlanInput {
         listed: found.into_iter().collect(),
         unrecognised: Vec::new(),
@@ -245,10 +245,14 @@ impl State {
         let world = &self.world;
         let listed = world.engine.list(&world.instance).await?;
         let containers = listed.len();
-        let sessions: HashSet<SessionId> = listed.iter().filter_map(|shown| labels::session(&shown.labels)).collect();
-        let instance = world.instance.clone();
+        let session = |shown: &Observed| match world.claims.of_container(shown) {
+            Some(claim) => Some(claim.session),
+            None => labels::session(&shown.labels),
+        };
+        let sessions: HashSet<SessionId> = listed.iter().filter_map(session).collect();
+        let (instance, claims) = (world.instance.clone(), Arc::clone(&world.claims));
         let (mut ours, slots, unrecognised) =
-            on_blocking_thread(move || PlanInput::recognise(&instance, listed)).await?;
+            on_blocking_thread(move || PlanInput::recognise(&instance, &claims, listed)).await?;
         let records = self.records_without_actor(&ours, &adopted).await?;
         self.inspect_ended(&mut ours, &records, &adopted).await;
         let now = world.clock.now();
@@ -268,6 +272,7 @@ impl State {
         })
         .await?;
         if !dry_run {
+            self.finish_renames(&situation.listed);
             self.carry_out(planned).await?;
             self.world.slots.retain(&slots.iter().map(|(labels, _)| labels.slot).collect()).await;
             pool::distribute(&self.world, slots);
@@ -298,9 +303,8 @@ impl State {
             .filter(|(_, found)| needs_inspect(found))
             .map(|(at, found)| (at, found.labels.chat))
             .collect();
-        let World { engine, instance, .. } = &*self.world;
-        let inspects =
-            stream::iter(unknown).map(|(at, chat)| async move { (at, discover(engine, instance, chat).await) });
+        let world = &*self.world;
+        let inspects = stream::iter(unknown).map(|(at, chat)| async move { (at, discover(world, chat).await) });
         let inspects = inspects.buffer_unordered(INSPECTS_AT_ONCE).take_until(tokio::time::sleep(INSPECTS_LIMIT));
         let inspected: Vec<_> = inspects.collect().await;
         for (at, inspected) in inspected {
@@ -335,6 +339,17 @@ impl State {
             }
         }
         Ok(records)
+    }
+
+    /// Renames the claimed slots whose rename was interrupted by the end of the service or a failure of the engine.
+    fn finish_renames(&self, ours: &[Found]) {
+        let world = &self.world;
+        for Found { labels, container, .. } in ours {
+            let name = ContainerName::of(&world.instance, labels.chat);
+            if container.name != name.as_str() {
+                tokio::spawn(pool::claim::rename(world.engine.clone(), container.id.clone(), name));
+            }
+        }
     }
 
     async fn carry_out(&mut self, planned: Vec<Action>) -> Result<(), EngineError> {

@@ -113,12 +113,17 @@ async fn follow(mut events: EngineEvents, world: &World, root: &ActorRef<root::M
             whose = ?event.subject, container.id = %event.container, what = event.kind.as_str(), "engine event"
         );
         if event.kind.needs_inspection() {
-            match event.subject {
-                EventSubject::Chat(chat) => {
+            // A claimed slot keeps its labels, and belongs to the chat of its claim.
+            let owner = match event.subject {
+                EventSubject::Chat(chat) => Ok(chat),
+                EventSubject::Slot(slot) => world.claims.of_slot(slot).map(|claim| claim.chat).ok_or(slot),
+            };
+            match owner {
+                Ok(chat) => {
                     let _ = root.cast(root::Message::EngineEvent { chat, container: event.container });
                 }
                 // The event does not name the slot's profile, so every pool gets it.
-                EventSubject::Slot(slot) => {
+                Err(slot) => {
                     for pool in world.addresses.pools().values() {
                         pool.cast(pool::actor::Message::EngineEvent { slot });
                     }

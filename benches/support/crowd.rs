@@ -21,6 +21,7 @@ use sandboxd_actors::domain::ids::{ChatId, ContainerId, InstanceName};
 use sandboxd_actors::domain::profile::{Limits, Network, OnExpire, Profile, Readiness, ReadinessCheck, Restart};
 use sandboxd_actors::engine::bounded::{Bounded, EngineLimits};
 use sandboxd_actors::journal::{Entry, Journal, JournalHandle};
+use sandboxd_actors::pool::claims::Claims;
 use sandboxd_actors::ports::clock::{SystemClock, Timestamp};
 use sandboxd_actors::ports::engine::fake::FakeEngine;
 use sandboxd_actors::ports::engine::{ContainerState, Observed};
@@ -78,7 +79,7 @@ impl Crowd {
         let mut journal = self.journal()?;
         let mut entries = vec![Entry::Rebuilt];
         for n in 0..self.size {
-            let found = Found::recognise(self.container(n)?.0, &self.instance)?;
+            let found = Found::recognise(self.container(n)?.0, &self.instance, &Claims::default())?;
             entries.push(Entry::Save(Box::new(found.sandbox(self.born_at))));
         }
         Ok(journal.commit(&entries)?)

@@ -93,6 +93,11 @@ pub fn session(labels: &BTreeMap<String, String>) -> Option<SessionId> {
     parsed(labels, SESSION_ID).ok()
 }
 
+/// Returns the slot that the labels name, even if the other labels are invalid.
+pub fn slot(labels: &BTreeMap<String, String>) -> Option<SlotId> {
+    parsed(labels, SLOT_ID).ok()
+}
+
 impl SessionLabels {
     /// Returns the deadline of a session that is adopted now from its labels alone: its caller's full time to live.
     pub fn expires_if_adopted(&self, now: Timestamp) -> Timestamp {

@@ -13,7 +13,7 @@ use super::{PoolCounters, Status};
 use crate::chat::World;
 use crate::domain::container::{late_mount_points, spec_hash};
 use crate::domain::ids::{ChatId, ContainerId, SlotId};
-use crate::domain::labels::{SessionLabels, SlotLabels};
+use crate::domain::labels::SlotLabels;
 use crate::domain::profile::Profile;
 use crate::engine::fair_queue::{Lane, Tenant};
 use crate::pool::inventory::{Counts, Hinted, Inventory};
@@ -449,8 +449,7 @@ async fn remove_slot(world: &World, slot: SlotId, container: ContainerId) {
         // its own: slots that cannot be removed would hold all permits for ever.
         let permit = world.engine_queue.acquire(Lane::Expiry, Tenant::Service).await;
         let is_gone = match world.engine.inspect(container.as_str()).await {
-            // A claimed container carries the labels of its chat.
-            Ok(Some(seen)) if SessionLabels::decode(&seen.labels).is_ok() => return,
+            Ok(Some(_)) if world.claims.of_slot(slot).is_some() => return,
             Ok(Some(_)) => world.engine.try_remove(&container).await,
             Ok(None) => true,
             // The container may belong to a chat.

@@ -7,8 +7,8 @@
 //!
 //! A failure before the claim is copied does not fail the create: the slot is removed, and a container is created
 //! instead. The claim is committed together with the sandbox's record, so a warm create costs one flush. No create
-//! waits for the rename, which takes an engine some milliseconds: a container with a claim is found by its chat's name
-//! already, see [`ClaimedLabels`](crate::engine::claimed::ClaimedLabels).
+//! waits for the rename, which takes an engine some milliseconds: a container without its chat's name is found by its
+//! claim, see [`discover`](crate::chat::effects::discover::discover).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -116,7 +116,7 @@ async fn bind(
 const RENAME_DELAY: Duration = Duration::from_millis(50);
 
 /// Renames a claimed container. A failed rename is retried with the next listing.
-async fn rename(engine: Bounded, container: ContainerId, name: ContainerName) {
+pub(crate) async fn rename(engine: Bounded, container: ContainerId, name: ContainerName) {
     tokio::time::sleep(RENAME_DELAY).await;
     if let Err(error) = engine.rename(&container, &name).await {
         tracing::debug!(

@@ -12,6 +12,8 @@ use crate::domain::container::Binding;
 use crate::domain::environment::Environment;
 use crate::domain::host_path::HostPath;
 use crate::domain::ids::{ChatId, ContainerId, SessionId, SlotId};
+use crate::domain::labels;
+use crate::ports::engine::Observed;
 use crate::ports::slot::Slot;
 
 /// The binding of a slot to a session. The values of the environment may be secrets; `Debug` does not show them.
@@ -75,6 +77,12 @@ impl Claims {
     pub fn of_slot(&self, slot: SlotId) -> Option<Arc<Claim>> {
         let index = self.index();
         index.sessions.get(index.slots.get(&slot)?).cloned()
+    }
+
+    /// Returns the claim of a container that was created as a slot. A foreign container with a copy of its labels has
+    /// none.
+    pub fn of_container(&self, container: &Observed) -> Option<Arc<Claim>> {
+        self.of_slot(labels::slot(&container.labels)?).filter(|claim| claim.container == container.id)
     }
 
     pub fn of_chat(&self, chat: ChatId) -> Option<Arc<Claim>> {

@@ -26,10 +26,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::chat::effects::discover::{Condition, Found, LiveContainer};
+use crate::chat::effects::discover::{Condition, Found, LiveContainer, NotOurs, session_labels};
 use crate::domain::ids::{ChatId, ContainerId, InstanceName};
 use crate::domain::labels::SlotLabels;
 use crate::domain::sandbox::{Reason, Sandbox, Status};
+use crate::pool::claims::Claims;
 use crate::ports::clock::Timestamp;
 use crate::ports::engine::Observed;
 
@@ -54,20 +55,14 @@ pub type Recognised = (Vec<Found>, Vec<(SlotLabels, Observed)>, Vec<(ContainerId
 
 impl PlanInput {
     /// Sorts a listing into containers of chats, slots, and containers that were not recognised.
-    pub fn recognise(instance: &InstanceName, listed: Vec<Observed>) -> Recognised {
+    pub fn recognise(instance: &InstanceName, claims: &Claims, listed: Vec<Observed>) -> Recognised {
         let (mut ours, mut slots, mut unrecognised) = (Vec::new(), Vec::new(), Vec::new());
         for container in listed {
-            // Free slots belong to their pools.
-            if let Ok(labels) = SlotLabels::decode(&container.labels)
-                && labels.instance == *instance
-            {
-                slots.push((labels, container));
-                continue;
-            }
-            let id = container.id.clone();
-            match Found::recognise(container, instance) {
-                Ok(found) => ours.push(found),
-                Err(why) => unrecognised.push((id, why.to_string())),
+            match session_labels(&container, instance, claims) {
+                Ok(labels) => ours.push(Found { labels, container, death: None }),
+                // Free slots belong to their pools.
+                Err(NotOurs::Slot(labels)) => slots.push((labels, container)),
+                Err(why) => unrecognised.push((container.id, why.to_string())),
             }
         }
         (ours, slots, unrecognised)

@@ -17,6 +17,7 @@ use crate::domain::profile::User;
 use crate::engine::bounded::{Bounded, EngineLimits};
 use crate::journal::JournalHandle;
 use crate::journal::memory::{Fault, MemoryJournal};
+use crate::pool::claims::Claims;
 use crate::ports::chat_directories::{ChatDirectories, DirectoryError};
 use crate::ports::clock::{Clock, SystemClock};
 use crate::ports::engine::fake::{FakeEngine, Fault as EngineFault};
@@ -154,7 +155,7 @@ fn place(engine: &FakeEngine, chat: ChatId, created_at: Timestamp) -> Sandbox {
         health: None,
     };
     engine.place(observed.clone(), spec);
-    Found::recognise(observed, &instance).unwrap().sandbox(created_at)
+    Found::recognise(observed, &instance, &Claims::default()).unwrap().sandbox(created_at)
 }
 
 fn chat(n: u8) -> ChatId {

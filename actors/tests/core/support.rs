@@ -20,7 +20,6 @@ use sandboxd_actors::domain::outcome::{Created, SandboxError, StartFailure};
 use sandboxd_actors::domain::profile::{Limits, Network, OnExpire, PoolTargets, Profile, Readiness, ReadinessCheck};
 use sandboxd_actors::domain::sandbox::{Sandbox, Status};
 use sandboxd_actors::engine::bounded::{Bounded, EngineLimits};
-use sandboxd_actors::engine::claimed::ClaimedLabels;
 use sandboxd_actors::engine::fair_queue::EngineQueue;
 use sandboxd_actors::journal::JournalHandle;
 use sandboxd_actors::journal::memory::MemoryJournal;
@@ -146,7 +145,7 @@ impl Service {
         };
         let world = World {
             instance,
-            engine: Bounded::new(ClaimedLabels::around(Arc::new(engine.clone()), Arc::clone(&claims)), limits),
+            engine: Bounded::new(Arc::new(engine.clone()), limits),
             engine_queue: EngineQueue::new(permits),
             queue_limit: Duration::from_secs(60),
             capacity,

@@ -10,6 +10,7 @@ use crate::domain::outcome::Death;
 use crate::domain::profile::{Profile, ReadinessCheck};
 use crate::domain::sandbox::{Endpoint, Reason, Sandbox, Status};
 use crate::engine::bounded::Bounded;
+use crate::pool::claims::Claims;
 use crate::ports::clock::Timestamp;
 use crate::ports::engine::{ContainerState, EngineError, Health, Observed};
 use crate::ports::probe::NotReady;
@@ -47,7 +48,7 @@ pub enum NotOurs {
     OtherName,
     /// A warm slot of this instance, not yet assigned to a chat.
     #[error("it is an unclaimed slot")]
-    Slot,
+    Slot(SlotLabels),
 }
 
 /// The condition of a found container.
@@ -71,17 +72,8 @@ pub struct LiveContainer {
 }
 
 impl Found {
-    pub fn recognise(container: Observed, instance: &InstanceName) -> Result<Self, NotOurs> {
-        if SlotLabels::decode(&container.labels).is_ok_and(|slot| slot.instance == *instance) {
-            return Err(NotOurs::Slot);
-        }
-        let labels = SessionLabels::decode(&container.labels)?;
-        if labels.instance != *instance {
-            return Err(NotOurs::OtherInstance(labels.instance));
-        }
-        if container.name != ContainerName::of(instance, labels.chat).as_str() {
-            return Err(NotOurs::OtherName);
-        }
+    pub fn recognise(container: Observed, instance: &InstanceName, claims: &Claims) -> Result<Self, NotOurs> {
+        let labels = session_labels(&container, instance, claims)?;
         Ok(Self { labels, container, death: None })
     }
 
@@ -153,24 +145,56 @@ impl Found {
     }
 }
 
-/// Finds a chat's container by its name. A foreign container returns as an inner error.
-pub async fn discover(
-    engine: &Bounded,
+/// Returns the labels of the session that the container belongs to. A claimed slot keeps the labels of a slot and gets
+/// its chat's name late, so the labels of its session are in its claim.
+pub fn session_labels(
+    container: &Observed,
     instance: &InstanceName,
+    claims: &Claims,
+) -> Result<SessionLabels, NotOurs> {
+    if let Some(claim) = claims.of_container(container) {
+        return Ok(SessionLabels::decode(&claim.labels)?);
+    }
+    if let Ok(slot) = SlotLabels::decode(&container.labels)
+        && slot.instance == *instance
+    {
+        return Err(NotOurs::Slot(slot));
+    }
+    let labels = SessionLabels::decode(&container.labels)?;
+    if labels.instance != *instance {
+        return Err(NotOurs::OtherInstance(labels.instance));
+    }
+    if container.name != ContainerName::of(instance, labels.chat).as_str() {
+        return Err(NotOurs::OtherName);
+    }
+    Ok(labels)
+}
+
+/// Inspects the container under the chat's name, or the claimed slot of the chat that does not have this name yet.
+pub(super) async fn inspect(world: &World, chat: ChatId) -> Result<Option<Observed>, EngineError> {
+    let named = world.engine.inspect(ContainerName::of(&world.instance, chat).as_str()).await?;
+    match world.claims.of_chat(chat) {
+        Some(claim) if named.is_none() => world.engine.inspect(claim.container.as_str()).await,
+        _ => Ok(named),
+    }
+}
+
+/// Finds a chat's container. A foreign container under the chat's name returns as an inner error.
+pub async fn discover(
+    world: &World,
     chat: ChatId,
 ) -> Result<Option<Result<Found, (ContainerId, NotOurs)>>, EngineError> {
-    let name = ContainerName::of(instance, chat);
-    let Some(container) = engine.inspect(name.as_str()).await? else {
+    let Some(container) = inspect(world, chat).await? else {
         return Ok(None);
     };
     let id = container.id.clone();
-    let mut found = match Found::recognise(container, instance) {
+    let mut found = match Found::recognise(container, &world.instance, &world.claims) {
         Ok(found) if found.labels.chat == chat => found,
         Ok(found) => return Ok(Some(Err((id, NotOurs::OtherChat(found.labels.chat))))),
         Err(why) => return Ok(Some(Err((id, why)))),
     };
     if found.condition() == Condition::Ended {
-        found.death = Some(death_of(engine, &found.container, None).await);
+        found.death = Some(death_of(&world.engine, &found.container, None).await);
     }
     Ok(Some(Ok(found)))
 }

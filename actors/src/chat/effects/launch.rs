@@ -165,7 +165,7 @@ async fn free_name(
     request: &CreateRequest,
     spec: &ContainerSpec,
 ) -> Result<Option<Box<Found>>, LaunchFailure> {
-    let discovered = discover(&world.engine, &world.instance, request.chat).await;
+    let discovered = discover(world, request.chat).await;
     // This launch created no container, and the holder may be a live sandbox: a silent engine is no reason to remove
     // it.
     let untouched = |failure| LaunchFailure { failure, remains: Remains::Nothing };
@@ -181,7 +181,7 @@ async fn free_name(
             }
         }
         // An abandoned slot, claimed for this chat or for a deleted one.
-        Some(Err((holder, NotOurs::Slot))) => match world.engine.remove(&holder, world.teardown.remove).await {
+        Some(Err((holder, NotOurs::Slot(_)))) => match world.engine.remove(&holder, world.teardown.remove).await {
             Ok(()) => Ok(None),
             Err(error) => Err(LaunchFailure { failure: error.into(), remains: Remains::Nothing }),
         },

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::chat::effects::discover::Found;
+use crate::chat::effects::discover;
 use crate::chat::{Place, World};
-use crate::domain::ids::{ChatId, ContainerId, ContainerName};
+use crate::domain::ids::{ChatId, ContainerId};
 use crate::ports::engine::{EngineError, Operation};
 
 /// The time limit of each layer.
@@ -77,15 +77,13 @@ async fn within_limits<T>(
 }
 
 async fn find(world: &World, chat: ChatId) -> Result<Option<ContainerId>, EngineError> {
-    let name = ContainerName::of(&world.instance, chat);
-    let Some(container) = world.engine.inspect(name.as_str()).await? else {
+    let Some(container) = discover::inspect(world, chat).await? else {
         return Ok(None);
     };
-    let id = container.id.clone();
-    match Found::recognise(container, &world.instance) {
-        Ok(_) => Ok(Some(id)),
+    match discover::session_labels(&container, &world.instance, &world.claims) {
+        Ok(_) => Ok(Some(container.id)),
         Err(why) => {
-            tracing::warn!(container.id = %id, %why, "foreign container holds the chat's name; not removed");
+            tracing::warn!(container.id = %container.id, %why, "foreign container holds the chat's name; not removed");
             Ok(None)
         }
     }

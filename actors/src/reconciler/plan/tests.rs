@@ -81,12 +81,12 @@ fn record(of: ChatId, session: SessionId, status: Status) -> Sandbox {
 }
 
 fn found(container: Observed) -> Found {
-    Found::recognise(container, &instance()).unwrap()
+    Found::recognise(container, &instance(), &Claims::default()).unwrap()
 }
 
 /// The input of a running service, with only these containers and records.
 fn situation(containers: Vec<Observed>, records: Vec<Sandbox>) -> PlanInput {
-    let (listed, _, unrecognised) = PlanInput::recognise(&instance(), containers);
+    let (listed, _, unrecognised) = PlanInput::recognise(&instance(), &Claims::default(), containers);
     let adopted = BTreeSet::new();
     PlanInput {
         listed,

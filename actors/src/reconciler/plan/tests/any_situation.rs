@@ -69,7 +69,7 @@ fn worlds() -> impl Strategy<Value = World> {
 
 impl World {
     fn situation(&self) -> PlanInput {
-        let (listed, _, unrecognised) = PlanInput::recognise(&instance(), self.containers.clone());
+        let (listed, _, unrecognised) = PlanInput::recognise(&instance(), &Claims::default(), self.containers.clone());
         PlanInput {
             listed,
             unrecognised,
@@ -98,7 +98,7 @@ impl World {
     }
 
     fn foreign(&self) -> Vec<Observed> {
-        let foreign = |container: &&Observed| Found::recognise((*container).clone(), &instance()).is_err();
+        let foreign = |container: &&Observed| session_labels(container, &instance(), &Claims::default()).is_err();
         self.containers.iter().filter(foreign).cloned().collect()
     }
 
