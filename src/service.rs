@@ -221,14 +221,14 @@ impl Service {
             networks: networks(config, &instance, &profiles),
             profiles: Arc::clone(&profiles),
             settings: Settings::of(config),
-            file_system,
+            file_system: file_system.clone(),
             reconciled: reconciled.clone(),
         };
         let handler = Handler {
             instance,
             sandboxes: sandboxes.clone(),
             guests,
-            guests_via_engine: GuestsViaEngine::new(dependencies.engine_guest, config.state.dir.clone()),
+            guests_via_engine: GuestsViaEngine::new(dependencies.engine_guest, config.state.dir.clone(), file_system),
             engine,
             doctor,
             volumes,

@@ -26,15 +26,16 @@ use tokio::net::UnixStream;
 use super::{Guest, Unreachable};
 use crate::engine::guest::{EngineGuest, GuestError};
 use crate::guest::stream::GuestStream;
+use crate::storage::file_system::FileSystem;
 use commands::Commands;
 use frames::{Frames, Writer};
+use spool::Spools;
 
 /// All guests via the engine, with the commands that run through them.
 pub struct GuestsViaEngine {
     engine: Arc<dyn EngineGuest>,
     commands: Arc<Commands>,
-    /// The directory of unnamed files for content that is too long for memory.
-    spool: PathBuf,
+    spools: Spools,
 }
 
 impl std::fmt::Debug for GuestsViaEngine {
@@ -44,8 +45,9 @@ impl std::fmt::Debug for GuestsViaEngine {
 }
 
 impl GuestsViaEngine {
-    pub fn new(engine: Arc<dyn EngineGuest>, spool: PathBuf) -> Self {
-        Self { engine, commands: Arc::default(), spool }
+    /// `directory`: the place of unnamed files for content that is too long for memory.
+    pub fn new(engine: Arc<dyn EngineGuest>, directory: PathBuf, file_system: FileSystem) -> Self {
+        Self { engine, commands: Arc::default(), spools: Spools { directory, file_system } }
     }
 
     /// Returns the guest of a session. `user`: the user of its commands, if not the container's own. `environment`: the
@@ -57,9 +59,9 @@ impl GuestsViaEngine {
         user: Option<String>,
         environment: BTreeMap<String, String>,
     ) -> GuestViaEngine {
-        let Self { engine, commands, spool } = self;
-        let (engine, commands, spool) = (engine.clone(), commands.clone(), spool.clone());
-        GuestViaEngine { engine, commands, spool, session, container, user, environment }
+        let Self { engine, commands, spools } = self;
+        let (engine, commands, spools) = (engine.clone(), commands.clone(), spools.clone());
+        GuestViaEngine { engine, commands, spools, session, container, user, environment }
     }
 
     /// Returns the commands of one sandbox that were started via the engine.
@@ -78,7 +80,7 @@ impl GuestsViaEngine {
 pub struct GuestViaEngine {
     engine: Arc<dyn EngineGuest>,
     commands: Arc<Commands>,
-    spool: PathBuf,
+    spools: Spools,
     session: SessionId,
     container: ContainerId,
     user: Option<String>,

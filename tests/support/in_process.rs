@@ -144,7 +144,7 @@ impl Service {
             instance,
             sandboxes: sandboxes.clone(),
             guests,
-            guests_via_engine: GuestsViaEngine::new(Arc::new(NoGuestAccess), place.join("state")),
+            guests_via_engine: GuestsViaEngine::new(Arc::new(NoGuestAccess), place.join("state"), file_system.clone()),
             engine: bounded,
             doctor,
             volumes: policy.clone(),

@@ -9,7 +9,6 @@ use sandbox_init::wire::{self, Event, Facts, Failure, FileKind, Request};
 
 use super::frames::{Reader, Writer};
 use super::names::{resolve, split};
-use super::spool::Spool;
 use super::{GuestViaEngine, failed, other};
 use crate::engine::guest::Archive;
 
@@ -237,10 +236,10 @@ impl GuestViaEngine {
             self.make_directories(above).await?;
         }
         // The header of an archive needs the length of the file.
-        let mut spool = Spool::new(&self.spool).map_err(other)?;
+        let mut spool = self.spools.create().await.map_err(other)?;
         loop {
             match reader.next().await {
-                Some((wire::Kind::Data, bytes)) => spool.append(&bytes).await?,
+                Some((wire::Kind::Data, bytes)) => spool.append(bytes).await?,
                 Some((wire::Kind::End, _)) => break,
                 Some(_) => {}
                 // Without the end frame, the file is not written.
@@ -252,7 +251,7 @@ impl GuestViaEngine {
         entry.put(&mut header);
         let mut end = vec![0; padding(entry.size)];
         end.extend_from_slice(&END);
-        let archive = spool.between(header, end).await.map_err(other)?;
+        let archive = spool.between(header, end);
         Ok(self.engine.write_archive(&self.container, above, archive).await?)
     }
 

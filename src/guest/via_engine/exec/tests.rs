@@ -1,5 +1,6 @@
 //! Tests of commands whose stream breaks, or whose state the engine cannot report, on a fake engine.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
@@ -11,6 +12,7 @@ use super::*;
 use crate::engine::guest::{Archive, CommandDefaults, EngineGuest, Upload};
 use crate::guest::stream::{GuestStream, GuestStreamError};
 use crate::guest::{Guest, GuestsViaEngine};
+use crate::storage::file_system::FileSystem;
 
 /// An engine that runs one endless command, whose stream breaks at once.
 struct Breaking {
@@ -72,7 +74,9 @@ async fn broken(timeout: Option<u64>) -> Broken {
 /// Requests the same command, and does not wait until it has begun.
 async fn requested(timeout: Option<u64>, failing: usize) -> Broken {
     let engine = Arc::new(Breaking { looks: AtomicUsize::new(0), failing });
-    let guests_via_engine = GuestsViaEngine::new(engine.clone(), "/nonexistent".into());
+    let nowhere = Path::new("/nonexistent");
+    let file_system = FileSystem::new(nowhere, nowhere).unwrap();
+    let guests_via_engine = GuestsViaEngine::new(engine.clone(), nowhere.into(), file_system);
     let session = SessionId::random();
     let container = ContainerId::new("c".repeat(64));
     let via_engine = guests_via_engine.of(session, container, None, Default::default());
